@@ -1,1 +1,10 @@
-//! placeholder
+//! Directories to checkpoints and back.
+//!
+//! A synchronous library that knows no jobs' lives and no sockets: it captures directories, writes
+//! them as verified, incremental checkpoints into a store, and restores, verifies, exports and
+//! deletes those. The format is `docs/format.md`.
+
+pub mod error;
+pub mod format;
+
+pub use error::{Error, Result};
