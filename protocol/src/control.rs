@@ -206,6 +206,48 @@ pub struct CheckpointDone {
     pub phase: Phase,
 }
 
+/// `POST /v1/jobs/NAME/restore`: puts a checkpoint's files somewhere else than the job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreTo {
+    /// Which; the one that the next attempt would start from where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// An absolute directory on the agent's node.
+    pub to: String,
+}
+
+/// What `restore` did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoreDone {
+    /// Which checkpoint it was.
+    pub seq: u64,
+    /// Why that one, where a newer one was passed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Where the files are.
+    pub to: String,
+    /// Entries of every type.
+    pub files: u64,
+    /// Logical bytes of regular files.
+    pub bytes: u64,
+    /// What a reader should know: links that point nowhere, attributes that could not be set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// What `POST /v1/jobs/NAME/checkpoints/SEQ/verify` found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyDone {
+    /// Which checkpoint it was.
+    pub seq: u64,
+    /// Logical bytes that were read and compared with their hashes.
+    pub bytes: u64,
+    /// What is wrong with it; nothing where it is as it was written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+}
+
 /// Server-sent events of `GET /v1/jobs/NAME/events`; also the lines of standalone mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all_fields = "camelCase")]
