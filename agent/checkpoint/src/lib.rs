@@ -4,7 +4,11 @@
 //! them as verified, incremental checkpoints into a store, and restores, verifies, exports and
 //! deletes those. The format is `docs/format.md`.
 
+pub mod choose;
 pub mod error;
 pub mod format;
+pub mod outcomes;
+pub mod retention;
+pub mod stored;
 
 pub use error::{Error, Result};

@@ -132,7 +132,7 @@ impl CommitRecord {
 pub struct Outcomes {
     /// [`super::FORMAT`].
     pub format: u32,
-    /// The attempts that started from the checkpoint, oldest first.
+    /// The attempts that started from the checkpoint and say something about it, oldest first.
     #[serde(default)]
     pub attempts: Vec<AttemptOutcome>,
     /// Two in a row failed without committing anything newer.
@@ -148,6 +148,6 @@ pub struct Outcomes {
 pub struct AttemptOutcome {
     /// Which.
     pub attempt: u32,
-    /// Whether it committed a newer checkpoint, or ended other than by failing.
+    /// Whether it committed a newer checkpoint or the job succeeded, rather than failing first.
     pub progressed: bool,
 }
