@@ -1,1 +1,3 @@
-//! placeholder
+//! The node-local agent: jobs, attempts, the events socket, cadence and the control API.
+
+pub mod socket;
