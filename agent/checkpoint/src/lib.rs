@@ -4,11 +4,14 @@
 //! them as verified, incremental checkpoints into a store, and restores, verifies, exports and
 //! deletes those. The format is `docs/format.md`.
 
+pub mod archive;
 pub mod choose;
+mod durable;
 pub mod error;
 pub mod format;
 pub mod outcomes;
 pub mod retention;
+pub mod store;
 pub mod stored;
 
 pub use error::{Error, Result};

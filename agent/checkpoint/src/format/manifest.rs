@@ -19,15 +19,13 @@ pub struct Header {
 }
 
 /// One entry of the tree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Index into [`Header::roots`].
     pub root: u16,
     /// The path below the root, components joined by `/`; empty for the root itself.
-    #[serde(with = "serde_bytes_text")]
     pub path: Vec<u8>,
     /// What it is, with what only that kind has.
-    #[serde(flatten)]
     pub kind: Kind,
     /// Permission, set-id and sticky bits.
     pub mode: u32,
@@ -38,13 +36,11 @@ pub struct Entry {
     /// When the content last changed.
     pub mtime: Time,
     /// Extended attributes.
-    #[serde(default, skip_serializing_if = "Xattrs::is_empty")]
     pub xattrs: Xattrs,
 }
 
 /// What an entry is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
     File(FileData),
@@ -53,7 +49,6 @@ pub enum Kind {
     /// A symbolic link.
     Symlink {
         /// Its text.
-        #[serde(with = "serde_bytes_text")]
         target: Vec<u8>,
     },
     /// A named pipe: noted, never made.
@@ -67,31 +62,52 @@ pub enum Kind {
 }
 
 /// What only a regular file has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileData {
     /// Logical bytes.
     pub size: u64,
     /// Names the file system counts, where more than one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nlink: Option<u64>,
     /// The earlier entry that is the same file; then there are no chunks here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardlink: Option<EntryRef>,
     /// By what an unchanged file is known, with size and mtime.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Identity>,
     /// The identity proves nothing: the clock could hide a change after the read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub racy: bool,
     /// BLAKE3 of the content where it is one chunk of a shared frame.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<Hash>,
     /// Where the content is, in order of offset; what none covers is a hole.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<Chunk>,
     /// The content may be of several moments.
-    #[serde(default, rename = "modifiedDuringCopy", skip_serializing_if = "std::ops::Not::not")]
     pub modified_during_copy: bool,
+}
+
+impl Entry {
+    /// Where its content is; empty where it has none.
+    #[must_use]
+    pub fn chunks(&self) -> &[Chunk] {
+        match &self.kind {
+            Kind::File(file) => &file.chunks,
+            _ => &[],
+        }
+    }
+
+    /// What only a regular file has.
+    #[must_use]
+    pub fn file(&self) -> Option<&FileData> {
+        match &self.kind {
+            Kind::File(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+/// The order of the manifest: by root, then by path, component by component.
+#[must_use]
+pub fn walk_order(a: (u16, &[u8]), b: (u16, &[u8])) -> std::cmp::Ordering {
+    // No component holds a NUL, so a separator that sorts as one ends every component first.
+    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+    a.0.cmp(&b.0).then_with(|| a.1.iter().map(rank).cmp(b.1.iter().map(rank)))
 }
 
 /// Another entry: root index and path.
@@ -231,6 +247,7 @@ impl<'de> Deserialize<'de> for Xattrs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::line::Line;
 
     #[test]
     fn lines_are_as_documented() {
@@ -252,11 +269,14 @@ mod tests {
             xattrs: Xattrs([(b"user.a".to_vec(), vec![0])].into()),
         };
         let hash = "ab".repeat(32);
-        let line = serde_json::to_string(&entry).unwrap();
+        let line = serde_json::to_string(&Line::from(&entry)).unwrap();
         let expected = format!(
-            r#"{{"root":0,"path":"bad%FF.pt","type":"file","size":100,"id":[1,2,3,4],"chunks":[[0,100,0,7,1536,90,100,"{hash}"]],"mode":420,"uid":1,"gid":2,"mtime":[-2,500000000],"xattrs":{{"user.a":"AA=="}}}}"#
+            r#"{{"root":0,"path":"bad%FF.pt","type":"file","mode":420,"uid":1,"gid":2,"mtime":[-2,500000000],"xattrs":{{"user.a":"AA=="}},"size":100,"id":[1,2,3,4],"chunks":[[0,100,0,7,1536,90,100,"{hash}"]]}}"#
         );
         assert_eq!(line, expected);
-        assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), entry);
+        assert_eq!(
+            Entry::try_from(serde_json::from_str::<Line<'_>>(&line).unwrap()).unwrap(),
+            entry
+        );
     }
 }
