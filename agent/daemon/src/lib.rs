@@ -1,3 +1,4 @@
 //! The node-local agent: jobs, attempts, the events socket, cadence and the control API.
 
+pub mod events;
 pub mod socket;
