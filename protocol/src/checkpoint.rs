@@ -21,6 +21,8 @@ pub enum Cause {
     Shutdown,
     /// The attempt is over.
     Exit,
+    /// Not known: the record that says so cannot be read.
+    Unknown,
 }
 
 /// How far a checkpoint can be trusted (docs/format.md, "consistency").

@@ -1,6 +1,7 @@
 //! What a reader finds in a job's store.
 
-use nodus_protocol::checkpoint::Consistency;
+use jiff::Timestamp;
+use nodus_protocol::checkpoint::{Cause, CheckpointInfo, CheckpointState, Consistency};
 
 use crate::format::{CommitRecord, Outcomes};
 
@@ -59,6 +60,34 @@ impl Stored {
         }
     }
 
+    /// It as listings show it. Of a checkpoint whose record cannot be read only its number and the
+    /// damage are known; the cause is then `Unknown`.
+    #[must_use]
+    pub fn info(&self) -> CheckpointInfo {
+        match self {
+            Self::Good { record, outcomes } => record.info(outcomes),
+            Self::Damaged { seq, why } => CheckpointInfo {
+                seq: *seq,
+                attempt: 0,
+                epoch: 0,
+                cause: Cause::Unknown,
+                state: CheckpointState::Damaged,
+                consistency: None,
+                started: Timestamp::UNIX_EPOCH,
+                captured: None,
+                committed: None,
+                files: 0,
+                bytes: 0,
+                stored_bytes: 0,
+                bases: Vec::new(),
+                reason: None,
+                message: Some(why.clone()),
+                torn: Vec::new(),
+                notes: Vec::new(),
+            },
+        }
+    }
+
     /// Whether every subscriber acknowledged it.
     #[must_use]
     pub fn is_acked(&self) -> bool {
@@ -82,8 +111,6 @@ pub enum Standing<'a> {
 /// Listings for the tests of what decides over them.
 #[cfg(test)]
 pub(crate) mod samples {
-    use nodus_protocol::checkpoint::Cause;
-
     use super::*;
     use crate::format::FORMAT;
     use crate::format::manifest::Hash;
@@ -98,9 +125,9 @@ pub(crate) mod samples {
             cause: Cause::Interval,
             consistency,
             acked: consistency == Consistency::Acked,
-            started: jiff::Timestamp::UNIX_EPOCH,
-            captured: jiff::Timestamp::UNIX_EPOCH,
-            committed: jiff::Timestamp::UNIX_EPOCH,
+            started: Timestamp::UNIX_EPOCH,
+            captured: Timestamp::UNIX_EPOCH,
+            committed: Timestamp::UNIX_EPOCH,
             roots: vec!["/nodus/state".to_owned()],
             files: 1,
             bytes: 1,
@@ -149,5 +176,21 @@ pub(crate) mod samples {
 
     pub(crate) fn unreadable(seq: u64) -> Stored {
         Stored::Damaged { seq, why: "checkpoint.json: not JSON".to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_record_is_listed_with_what_is_known() {
+        let info = samples::unreadable(7).info();
+        assert_eq!(
+            (info.seq, info.state, info.cause),
+            (7, CheckpointState::Damaged, Cause::Unknown)
+        );
+        assert_eq!(info.message.as_deref(), Some("checkpoint.json: not JSON"));
+        assert_eq!(samples::acked(8).info().state, CheckpointState::Committed);
     }
 }
