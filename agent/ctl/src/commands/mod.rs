@@ -5,6 +5,7 @@ mod export;
 mod job;
 mod logs;
 mod run;
+mod stored;
 
 use clap::CommandFactory as _;
 
@@ -20,7 +21,7 @@ struct Session {
     console: Console,
 }
 
-/// Does what the command line says.
+/// Does what the command line says: by itself, on a store, or through the agent.
 ///
 /// # Errors
 /// Whatever kept it from being done.
@@ -31,6 +32,9 @@ pub(crate) fn dispatch(cli: Cli, around: &Surroundings) -> Result<Exit> {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "nodusctl", &mut script);
         return console.bytes(&script).map(|()| Exit::DONE);
+    }
+    if let Some(exit) = stored::without_agent(&command, &console, around) {
+        return exit;
     }
     let session = Session { client: Client::new(&global.socket), console };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

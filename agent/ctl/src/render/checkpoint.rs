@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use nodus_protocol::JobName;
-use nodus_protocol::checkpoint::CheckpointInfo;
+use nodus_protocol::checkpoint::{Cause, CheckpointInfo};
 use nodus_protocol::control::{CheckpointDone, RestoreDone, VerifyDone};
 use nodus_protocol::units::{ByteSize, format_duration};
 
@@ -33,13 +33,16 @@ pub fn checkpoint_list(checkpoints: &[CheckpointInfo], now: Timestamp, style: St
         let consistency = checkpoint.consistency.map(|value| value.to_string());
         let stored = checkpoint.committed.is_some();
         let of_stored = |text: String| if stored { text } else { String::new() };
+        let readable = checkpoint.cause != Cause::Unknown;
+        let of_readable = |text: String| if readable { text } else { String::new() };
+        let at = checkpoint.committed.unwrap_or(checkpoint.started);
         table.row([
             checkpoint.seq.to_string().into(),
             Cell::new(checkpoint.state, of_state(checkpoint.state)),
             Cell::new(consistency.unwrap_or_default(), of_consistency(checkpoint.consistency)),
             checkpoint.cause.to_string().into(),
-            checkpoint.attempt.to_string().into(),
-            age(between(checkpoint.committed.unwrap_or(checkpoint.started), now)).into(),
+            of_readable(checkpoint.attempt.to_string()).into(),
+            of_readable(age(between(at, now))).into(),
             of_stored(checkpoint.files.to_string()).into(),
             of_stored(ByteSize(checkpoint.bytes).approx()).into(),
             of_stored(ByteSize(checkpoint.stored_bytes).approx()).into(),
@@ -68,6 +71,9 @@ pub fn checkpoint(info: &CheckpointInfo, now: Timestamp, style: Style) -> String
         fields.painted("Consistency", consistency, of_consistency(info.consistency));
     }
     fields.add("Cause", info.cause);
+    if info.cause == Cause::Unknown {
+        return fields.print();
+    }
     fields.add("Attempt", info.attempt);
     fields.add("Epoch", info.epoch);
     fields.add("Started", moment(info.started, now));
@@ -153,6 +159,23 @@ SEQ  STATE      CONSISTENCY  CAUSE     ATTEMPT   AGE  FILES    SIZE  STORED  REA
  10  Damaged    Torn         Interval        2   95s     12  1.46Gi  4.00Ki  frame 3 does not match its hash
 ";
         assert_eq!(checkpoint_list(&list, samples::now(), Style::default()), expected);
+    }
+
+    #[test]
+    fn of_an_unreadable_record_only_the_damage_is_shown() {
+        let mut unreadable = samples::failed(5);
+        unreadable.state = CheckpointState::Damaged;
+        unreadable.cause = Cause::Unknown;
+        unreadable.started = Timestamp::UNIX_EPOCH;
+        (unreadable.reason, unreadable.message) = (None, Some("not JSON".to_owned()));
+        let expected = "\
+SEQ  STATE    CONSISTENCY  CAUSE    ATTEMPT  AGE  FILES  SIZE  STORED  REASON
+  5  Damaged  -            Unknown        -    -      -     -       -  not JSON
+";
+        let list = [unreadable];
+        assert_eq!(checkpoint_list(&list, samples::now(), Style::default()), expected);
+        let text = checkpoint(&list[0], samples::now(), Style::default());
+        assert!(text.ends_with("Cause:          Unknown\n"), "{text}");
     }
 
     #[test]
