@@ -1,4 +1,5 @@
 //! The node-local agent: jobs, attempts, the events socket, cadence and the control API.
 
 pub mod events;
+pub mod recovery;
 pub mod socket;
