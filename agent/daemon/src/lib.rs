@@ -1,5 +1,6 @@
 //! The node-local agent: jobs, attempts, the events socket, cadence and the control API.
 
+pub mod config;
 pub mod coordinator;
 pub mod events;
 pub mod recovery;
