@@ -5,3 +5,4 @@ pub mod coordinator;
 pub mod events;
 pub mod recovery;
 pub mod socket;
+pub mod systemd;
