@@ -6,12 +6,18 @@
 
 pub mod archive;
 pub mod choose;
+pub mod control;
 mod durable;
 pub mod error;
 pub mod format;
+pub mod identity;
 pub mod outcomes;
 pub mod retention;
+pub mod root;
 pub mod store;
 pub mod stored;
 
+pub use control::Control;
 pub use error::{Error, Result};
+pub use identity::Credentials;
+pub use root::Root;

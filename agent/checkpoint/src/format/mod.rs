@@ -33,3 +33,6 @@ pub const CHUNKS_PER_LINE: usize = 4096;
 
 /// The longest line of a manifest that a reader takes: a path, the largest xattrs, the chunks.
 pub const MAX_LINE: usize = 32 << 20;
+
+/// How names begin that a restore uses in a target until it is complete; no capture takes them.
+pub const RESTORE_PREFIX: &str = ".nodus-restore-";
