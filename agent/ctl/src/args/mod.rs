@@ -21,6 +21,8 @@ use crate::exit;
 /// Where the agent listens unless something else is said.
 pub const DEFAULT_SOCKET: &str = "/run/nodus/control.sock";
 
+const GLOBAL: &str = "Options of every command";
+
 /// `nodusctl`.
 #[derive(Debug, Parser)]
 #[command(
@@ -29,7 +31,6 @@ pub const DEFAULT_SOCKET: &str = "/run/nodus/control.sock";
     about = "Run jobs that keep their progress through suspends, crashes and lost capacity",
     after_help = exit::HELP,
     max_term_width = 100,
-    propagate_version = true,
     subcommand_required = true
 )]
 pub struct Cli {
@@ -51,7 +52,9 @@ pub struct Global {
         global = true,
         value_enum,
         default_value_t = OutputFormat::Table,
-        value_name = "FORMAT"
+        hide_possible_values = true,
+        value_name = "table|json",
+        help_heading = GLOBAL
     )]
     pub output: OutputFormat,
     /// The control socket of the agent
@@ -60,7 +63,9 @@ pub struct Global {
         global = true,
         env = "NODUS_CONTROL_SOCKET",
         default_value = DEFAULT_SOCKET,
-        value_name = "PATH"
+        hide_env_values = true,
+        value_name = "PATH",
+        help_heading = GLOBAL
     )]
     pub socket: PathBuf,
 }
