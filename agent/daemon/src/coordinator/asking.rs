@@ -9,9 +9,10 @@ use nodus_protocol::event::{Ack, AckStatus, Subscription};
 use nodus_protocol::spec::{Integration, Quiesce};
 
 use super::copying::Copying;
-use super::event::{Action, ClientId, NotAcked, Pid, Trust};
+use super::event::{Action, NotAcked, Pid, Trust};
 use super::request::{Request, Standing, Wish};
 use super::{Coordinator, Owing, Stage, Subscriber, send};
+use crate::events::ClientId;
 
 impl Coordinator {
     /// Begins a checkpoint of a running program.

@@ -8,9 +8,7 @@ use nodus_protocol::control::JobEvent;
 use nodus_protocol::event::{Ack, AgentMessage, Subscription};
 use nodus_protocol::spec::{CheckpointPolicy, Integration, Quiesce};
 
-/// A connection to the events socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClientId(pub u64);
+use crate::events::ClientId;
 
 /// The process at the other end of a connection; one can have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

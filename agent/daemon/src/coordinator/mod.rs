@@ -23,6 +23,8 @@ mod event;
 mod request;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,10 +35,9 @@ use nodus_protocol::checkpoint::{Cause, Outcome};
 use nodus_protocol::control::{CheckpointStage, JobEvent};
 use nodus_protocol::event::AgentMessage;
 
+use crate::events::ClientId;
 use copying::{Copying, end_message};
-pub use event::{
-    Action, ClientId, Cost, Done, Event, NotAcked, Pid, Settings, Trigger, Trust, WaiterId,
-};
+pub use event::{Action, Cost, Done, Event, NotAcked, Pid, Settings, Trigger, Trust, WaiterId};
 use request::{Request, Wish};
 
 /// Takes one job's triggers and runs its checkpoints one after another.
@@ -100,9 +101,9 @@ impl Coordinator {
     /// What to do about `event`, in this order.
     pub fn on(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut out = Vec::new();
-        // An ack that comes after the deadline is late even if the timer has not been seen yet; a
-        // death is one whenever it comes.
-        if !matches!(event, Event::AttemptEnded { .. } | Event::Left { .. }) {
+        // What a client says after the deadline is late even if the timer has not been seen yet. A
+        // death is not: it has to be known before the capture begins.
+        if matches!(event, Event::Trigger(_) | Event::Subscribed { .. } | Event::Ack { .. }) {
             self.settle(now, &mut out);
         }
         match event {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use nodus_protocol::checkpoint::Cause;
 use nodus_protocol::event::AgentMessage;
 
-use super::event::{ClientId, Pid, Trigger, WaiterId};
+use super::event::{Pid, Trigger, WaiterId};
+use crate::events::ClientId;
 
 /// Where everyone who was asked has left, this long is waited for one to come back, or for the end
 /// of the attempt: the connections of a dying process close before its death is known.
