@@ -12,7 +12,7 @@ use crate::binaries::binary;
 use crate::ctl::{Ctl, clear_environment, readable_by_all};
 use crate::notify::NotifySocket;
 use crate::running::{Running, signal_pid};
-use crate::{Events, wait};
+use crate::wait;
 
 /// An agent before its first start: directories, and what its configuration adds to them.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub struct AgentConfig {
     more: String,
     env: Vec<(String, String)>,
     umask: Option<u32>,
+    runtime: &'static str,
 }
 
 impl Default for AgentConfig {
@@ -29,7 +30,14 @@ impl Default for AgentConfig {
         let home = TempDir::with_prefix("nodus-test-").expect("a temporary directory");
         // Jobs of other users live in it.
         readable_by_all(home.path());
-        Self { home, store: None, more: String::new(), env: Vec::new(), umask: None }
+        Self {
+            home,
+            store: None,
+            more: String::new(),
+            env: Vec::new(),
+            umask: None,
+            runtime: "run",
+        }
     }
 }
 
@@ -47,6 +55,12 @@ impl AgentConfig {
         self
     }
 
+    /// With a suspend that waits a second for an answer, and a second for the program's end.
+    #[must_use]
+    pub fn quick_suspend(self) -> Self {
+        self.toml("suspend_timeout = \"1s\"\nstop_grace = \"1s\"\n")
+    }
+
     /// With more TOML at the end of its configuration.
     #[must_use]
     pub fn toml(mut self, more: &str) -> Self {
@@ -58,6 +72,14 @@ impl AgentConfig {
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With its sockets at paths that are longer than a socket's may be.
+    #[must_use]
+    pub fn long_runtime_dir(mut self) -> Self {
+        self.runtime = "a-directory-whose-name-is-so-long-that-no-socket-in-it-can-have-a-path-\
+                        of-fewer-than-one-hundred-and-eight-bytes";
         self
     }
 
@@ -110,7 +132,7 @@ impl Agent {
     /// Where its sockets are.
     #[must_use]
     pub fn runtime_dir(&self) -> PathBuf {
-        self.home().join("run")
+        self.home().join(self.config.runtime)
     }
 
     /// Where jobs, logs and history are.
@@ -250,12 +272,13 @@ impl Agent {
         running.ended_within(wait::LONG).expect("the agent stops when it is told to")
     }
 
-    /// Another connection to a job's events, from a process that is none of the job's.
-    ///
-    /// # Errors
-    /// Where nobody listens.
-    pub fn connect_as_stranger(&self) -> std::io::Result<Events> {
-        Events::connect(&self.runtime_dir().join("events.sock"))
+    /// Where this job's events socket really is.
+    #[must_use]
+    pub fn events_socket(&self, job: &str) -> PathBuf {
+        let name = Path::new(job).join("events.sock");
+        let all = walkdir::WalkDir::new(self.runtime_dir()).into_iter().filter_map(Result::ok);
+        let found = all.map(walkdir::DirEntry::into_path).find(|path| path.ends_with(&name));
+        found.unwrap_or_else(|| panic!("no {} below {:?}", name.display(), self.runtime_dir()))
     }
 
     /// The processes that this agent and its jobs are made of, with their command lines.

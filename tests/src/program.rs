@@ -91,14 +91,21 @@ impl Events {
 
     /// The next message of this type; those before it are passed over.
     pub fn expect(&mut self, message_type: &str) -> Value {
+        self.expect_any(&[message_type])
+    }
+
+    /// The next message of one of these types; those before it are passed over.
+    pub fn expect_any(&mut self, types: &[&str]) -> Value {
         let end = Instant::now() + wait::LONG;
         let mut passed = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.next_within(left) {
-                Ok(Some(message)) if message["type"] == message_type => return message,
+                Ok(Some(message)) if types.iter().any(|name| message["type"] == *name) => {
+                    return message;
+                }
                 Ok(Some(message)) => passed.push(message),
-                other => panic!("no {message_type} came ({other:?}); only {passed:?}"),
+                other => panic!("no {types:?} came ({other:?}); only {passed:?}"),
             }
         }
     }
