@@ -58,13 +58,14 @@ impl AgentConfig {
     /// With a suspend that waits a second for an answer, and a second for the program's end.
     #[must_use]
     pub fn quick_suspend(self) -> Self {
-        self.toml("suspend_timeout = \"1s\"\nstop_grace = \"1s\"\n")
+        self.setting("suspend_timeout = \"1s\"").setting("stop_timeout = \"1s\"")
     }
 
-    /// With more TOML at the end of its configuration.
+    /// With another line in the table `agent` of its configuration.
     #[must_use]
-    pub fn toml(mut self, more: &str) -> Self {
-        self.more.push_str(more);
+    pub fn setting(mut self, line: &str) -> Self {
+        self.more.push_str(line);
+        self.more.push('\n');
         self
     }
 
@@ -162,7 +163,7 @@ impl Agent {
     fn config_text(&self) -> String {
         let quoted = |path: &Path| format!("{path:?}");
         format!(
-            "runtime_dir = {}\nstate_dir = {}\n{}\n[store]\nurl = {}\n",
+            "[agent]\nruntime_dir = {}\nstate_dir = {}\n{}\n[store]\nurl = {}\n",
             quoted(&self.runtime_dir()),
             quoted(&self.state_dir()),
             self.config.more,

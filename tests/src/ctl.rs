@@ -178,7 +178,8 @@ impl Ctl {
 }
 
 impl Done {
-    fn of(command: String, running: &mut Running) -> Self {
+    /// The end of a command that was started.
+    pub(crate) fn of(command: String, running: &mut Running) -> Self {
         use std::os::unix::process::ExitStatusExt;
         let status = running.ends();
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));

@@ -406,7 +406,7 @@ fn c95_a_store_that_fails_does_not_keep_the_socket_from_being_served() {
 
 #[test]
 fn c95_an_agent_that_cannot_start_says_so_and_is_never_ready() {
-    let mut agent = AgentConfig::default().toml("no_such_key = 1\n").stopped();
+    let mut agent = AgentConfig::default().setting("no_such_key = 1").stopped();
     agent.start_unready();
     let status = agent.process().ended_within(LONG).expect("it refuses to run");
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
