@@ -112,6 +112,7 @@ impl Error {
         use nodus_checkpoint::Error as Store;
         match self {
             Self::NoAgent { .. } | Self::Lost { .. } | Self::Timeout { .. } => Exit::NO_AGENT,
+            Self::Checkpoint(Store::Cancelled) => Exit::INTERRUPTED,
             Self::Usage(_) | Self::Spec(_) => Exit::USAGE,
             Self::NotFound(_) | Self::Checkpoint(Store::NotFound { .. }) => Exit::NOT_FOUND,
             Self::Checkpoint(Store::Refused(_) | Store::Fenced { .. }) => Exit::REFUSED,

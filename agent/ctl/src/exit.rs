@@ -30,6 +30,8 @@ impl Exit {
     pub const RESUMABLE: Self = Self(75);
     /// `run`: the job is over without its program having decided so.
     pub const ENDED: Self = Self(76);
+    /// Ctrl-C.
+    pub const INTERRUPTED: Self = Self(130);
 
     /// The status of a process that this signal ended, as shells give it.
     #[must_use]

@@ -30,7 +30,7 @@ impl Session {
         tokio::select! {
             copied = copy(stream, &mut target, &bar) => copied?,
             // Leaving by an error takes the unfinished file away.
-            _ = tokio::signal::ctrl_c() => return Ok(Exit::signal(2)),
+            _ = tokio::signal::ctrl_c() => return Ok(Exit::INTERRUPTED),
         }
         drop(bar);
         finish(target, &self.console)

@@ -43,14 +43,11 @@ impl Session {
                     "job/{name} goes on without this terminal; `nodusctl logs -f job/{name}` \
                      follows it, `nodusctl suspend job/{name}` suspends it"
                 ));
-                Ok(Exit::signal(INTERRUPT))
+                Ok(Exit::INTERRUPTED)
             }
         }
     }
 }
-
-/// SIGINT.
-const INTERRUPT: i32 = 2;
 
 /// The job that the file and the flags describe.
 pub(super) fn spec(run: &Run, around: &Surroundings) -> Result<JobSpec> {

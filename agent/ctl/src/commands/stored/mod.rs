@@ -1,0 +1,124 @@
+//! Commands on a store itself, with no agent: `--store DIR`.
+
+mod restore;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use jiff::Timestamp;
+use nodus_checkpoint::choose;
+use nodus_checkpoint::store::{JobStore, Stored};
+use nodus_protocol::JobName;
+use nodus_protocol::checkpoint::CheckpointInfo;
+
+pub(super) use restore::refuse_occupied;
+
+use crate::args::{CheckpointCommand, Command, Delete, ListCheckpoints, Show};
+use crate::console::{Console, Surroundings};
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::render;
+
+/// Does what a store is named for; `None` for what is the agent's to do.
+pub(super) fn without_agent(
+    command: &Command,
+    console: &Console,
+    around: &Surroundings,
+) -> Option<Result<Exit>> {
+    let exit = match command {
+        Command::Delete(delete) => {
+            delete_job(&delete.job.0, delete.store.as_deref()?, delete, console)
+        }
+        Command::Checkpoint(CheckpointCommand::List(list)) => {
+            checkpoint_list(list, list.direct.store.as_deref()?, console)
+        }
+        Command::Checkpoint(CheckpointCommand::Show(show)) => {
+            checkpoint_show(show, show.direct.store.as_deref()?, console)
+        }
+        Command::Restore(args) => {
+            restore::restore(args, args.direct.store.as_deref()?, console, around)
+        }
+        _ => return None,
+    };
+    Some(exit)
+}
+
+fn checkpoint_list(args: &ListCheckpoints, store: &Path, console: &Console) -> Result<Exit> {
+    let listing = open(store, &args.job.0)?.list()?;
+    let list: Vec<CheckpointInfo> = listing.iter().map(Stored::info).collect();
+    let text = || render::checkpoint_list(&list, Timestamp::now(), console.style);
+    console.result(&list, text)?;
+    Ok(Exit::DONE)
+}
+
+fn checkpoint_show(args: &Show, store: &Path, console: &Console) -> Result<Exit> {
+    let store = open(store, &args.job.0)?;
+    let seq = seq_or_newest(&store, args.seq)?;
+    let stored = store.get(seq)?.ok_or_else(|| absent(&store, Some(seq)))?;
+    let info = stored.info();
+    let text = || render::checkpoint(&info, Timestamp::now(), console.style);
+    console.result(&info, text)?;
+    Ok(Exit::DONE)
+}
+
+/// The directories of a standalone job. What is to be found again by this command goes last, so
+/// that it can be repeated after a failure.
+fn delete_job(job: &JobName, store: &Path, args: &Delete, console: &Console) -> Result<Exit> {
+    let stored = JobStore::open(store, job)?;
+    let lock = match &stored {
+        Some(stored) => Some(stored.lock()?.ok_or_else(|| busy(job))?),
+        None => None,
+    };
+    let had_files = match &args.state_root {
+        Some(root) => remove(&root.join(job.as_str()))?,
+        None => false,
+    };
+    if stored.is_none() && !had_files {
+        return Err(nothing(store, job));
+    }
+    if let Some(stored) = stored {
+        stored.delete_job()?;
+    }
+    drop(lock);
+    let value = serde_json::json!({ "deleted": job });
+    console.result(&value, || format!("job/{job} and its checkpoints are deleted"))?;
+    Ok(Exit::DONE)
+}
+
+/// Says whether there was anything.
+fn remove(dir: &Path) -> Result<bool> {
+    match fs::remove_dir_all(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::io("remove", dir.display(), source)),
+    }
+}
+
+/// The part of the store that is the job's.
+fn open(store: &Path, job: &JobName) -> Result<JobStore> {
+    JobStore::open(store, job)?.ok_or_else(|| nothing(store, job))
+}
+
+/// The number asked for, or the one that a restore would choose.
+fn seq_or_newest(store: &JobStore, seq: Option<u64>) -> Result<u64> {
+    match seq {
+        Some(seq) => Ok(seq),
+        None => choose::newest(&store.list()?)
+            .map(|choice| choice.seq)
+            .ok_or_else(|| absent(store, None)),
+    }
+}
+
+fn nothing(store: &Path, job: &JobName) -> Error {
+    Error::NotFound(format!("the store {} has nothing of job/{job}", store.display()))
+}
+
+fn absent(store: &JobStore, seq: Option<u64>) -> Error {
+    nodus_checkpoint::Error::NotFound { job: store.job().to_string(), seq }.into()
+}
+
+fn busy(job: &JobName) -> Error {
+    let why = format!("job/{job} is running: suspend or stop it first");
+    nodus_checkpoint::Error::Refused(why).into()
+}
