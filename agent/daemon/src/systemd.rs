@@ -1,8 +1,7 @@
 //! Talking to the service manager: readiness, status, stop time and the watchdog.
 //!
-//! The environment is read by whoever calls: [`Notifier::new`] takes `NOTIFY_SOCKET`, and
-//! [`Watchdog::new`] takes `WATCHDOG_USEC` and `WATCHDOG_PID`. Jobs must not inherit any of them.
-//! Outside a service manager everything here does nothing.
+//! Outside a service manager everything here does nothing. Jobs must not inherit the variables that
+//! are read here.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,9 +9,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
 
 /// A service manager that does not take a message for this long does without it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -21,20 +22,35 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// ping that comes a little late must still keep to it.
 const PINGS_PER_LIMIT: u32 = 3;
 
-/// Tells the service manager how the agent is.
-#[derive(Debug)]
+/// Tells the service manager how the agent is; clones tell the same one.
+#[derive(Clone, Debug)]
 pub struct Notifier {
-    target: Option<(UnixDatagram, SocketAddr)>,
+    target: Option<Arc<(UnixDatagram, SocketAddr)>>,
+    watchdog: Option<Watchdog>,
 }
 
 impl Notifier {
+    /// A notifier for the service manager that started this process, if one did.
+    ///
+    /// The environment is read here and nowhere else: call it once, when the process starts.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        let notify_socket = std::env::var_os("NOTIFY_SOCKET");
+        let notifier = Self::new(notify_socket.as_deref()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell the service manager how the agent is");
+            Self { target: None, watchdog: None }
+        });
+        let (usec, pid) = (std::env::var("WATCHDOG_USEC").ok(), std::env::var("WATCHDOG_PID").ok());
+        notifier.watched(Watchdog::new(usec.as_deref(), pid.as_deref(), std::process::id()))
+    }
+
     /// A notifier for the value of `NOTIFY_SOCKET`; without one, it does nothing.
     ///
     /// # Errors
     /// Where the value is not an address of a Unix socket.
     pub fn new(notify_socket: Option<&OsStr>) -> io::Result<Self> {
         let Some(name) = notify_socket.filter(|name| !name.is_empty()) else {
-            return Ok(Self { target: None });
+            return Ok(Self { target: None, watchdog: None });
         };
         let address = match name.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -46,7 +62,13 @@ impl Notifier {
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-        Ok(Self { target: Some((socket, address)) })
+        Ok(Self { target: Some(Arc::new((socket, address))), watchdog: None })
+    }
+
+    /// The same, with a watchdog that wants to be fed.
+    #[must_use]
+    pub fn watched(self, watchdog: Option<Watchdog>) -> Self {
+        Self { watchdog, ..self }
     }
 
     /// Requests to every socket would succeed from now on.
@@ -60,8 +82,8 @@ impl Notifier {
     }
 
     /// The agent has begun to stop.
-    pub fn stopping(&self, status: &str) {
-        self.send(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
+    pub fn stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=stopping");
     }
 
     /// Starting or stopping takes at least this much longer from now on.
@@ -69,12 +91,45 @@ impl Notifier {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
     }
 
+    /// Feeds the watchdog, if there is one, for as long as `probe` comes back, until told to stop.
+    ///
+    /// The probe must make a round trip through the agent's main loop, so that a loop that hangs
+    /// ends the pings, and long work elsewhere does not.
+    pub async fn watchdog<F: Future<Output = ()>>(
+        self,
+        probe: impl FnMut() -> F,
+        stop: CancellationToken,
+    ) {
+        if let Some(watchdog) = self.watchdog {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.feed(watchdog.period(), probe) => {}
+            }
+        }
+    }
+
+    async fn feed<F: Future<Output = ()>>(&self, period: Duration, mut probe: impl FnMut() -> F) {
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let mut answer = pin!(probe());
+            if timeout(period, &mut answer).await.is_err() {
+                tracing::error!("the main loop does not answer; the watchdog is not fed");
+                // Its bound is the watchdog's: the service manager ends a process that hangs.
+                answer.await;
+                tracing::warn!("the main loop answers again");
+            }
+            self.ping();
+        }
+    }
+
     fn ping(&self) {
         self.send("WATCHDOG=1");
     }
 
     fn send(&self, message: &str) {
-        let Some((socket, address)) = &self.target else { return };
+        let Some((socket, address)) = self.target.as_deref() else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), address) {
             tracing::warn!(%error, "cannot tell the service manager how the agent is");
         }
@@ -131,28 +186,6 @@ impl Watchdog {
     #[must_use]
     pub fn period(&self) -> Duration {
         self.limit / PINGS_PER_LIMIT
-    }
-
-    /// Pings for as long as `probe` comes back. It must make a round trip through the agent's main
-    /// loop, so that a loop that hangs ends the pings, and long work elsewhere does not.
-    pub async fn run<F: Future<Output = ()>>(
-        self,
-        notifier: &Notifier,
-        mut probe: impl FnMut() -> F,
-    ) -> std::convert::Infallible {
-        let mut ticks = interval(self.period());
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let mut answer = pin!(probe());
-            if timeout(self.period(), &mut answer).await.is_err() {
-                tracing::error!("the main loop does not answer; the watchdog is not fed");
-                // Its bound is the watchdog's: the service manager ends a process that hangs.
-                answer.await;
-                tracing::warn!("the main loop answers again");
-            }
-            notifier.ping();
-        }
     }
 }
 
@@ -212,8 +245,8 @@ mod tests {
         assert_eq!(manager.message().await, "STATUS=3 jobs");
         manager.notifier.extend_timeout(Duration::from_millis(1500));
         assert_eq!(manager.message().await, "EXTEND_TIMEOUT_USEC=1500000");
-        manager.notifier.stopping("taking last checkpoints");
-        assert_eq!(manager.message().await, "STOPPING=1\nSTATUS=taking last checkpoints");
+        manager.notifier.stopping();
+        assert_eq!(manager.message().await, "STOPPING=1\nSTATUS=stopping");
     }
 
     #[test]
@@ -278,8 +311,7 @@ mod tests {
 
     #[tokio::test]
     async fn c94_long_work_keeps_the_pings_and_a_hung_loop_ends_them() {
-        let Manager { socket, notifier, _dir } = Manager::start();
-        let manager = Manager { socket, notifier: Notifier::new(None).unwrap(), _dir };
+        let manager = Manager::start();
         let (asks, hang) = main_loop();
         let probe = move || {
             let asks = asks.clone();
@@ -290,7 +322,8 @@ mod tests {
             }
         };
         let watchdog = Watchdog::new(Some("1000000"), None, 1).unwrap();
-        let pinging = tokio::spawn(async move { watchdog.run(&notifier, probe).await });
+        let (notifier, stop) = (manager.notifier.clone(), CancellationToken::new());
+        let feeding = tokio::spawn(notifier.watched(Some(watchdog)).watchdog(probe, stop.clone()));
 
         // Work that blocks its thread, as a file system that does not answer does.
         let (end_work, work) = std::sync::mpsc::channel::<()>();
@@ -308,7 +341,8 @@ mod tests {
         // One that was under way may still come.
         let _ = timeout(watchdog.period() * 2, manager.socket.recv(&mut [0; 64])).await;
         manager.hears_nothing_for(Duration::from_millis(1200)).await;
-        pinging.abort();
+        stop.cancel();
+        timeout(SOON, feeding).await.unwrap().unwrap();
     }
 
     #[tokio::test]
