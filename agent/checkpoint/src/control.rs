@@ -12,6 +12,7 @@ pub struct Control(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     cancelled: AtomicBool,
+    files: AtomicU64,
     done: AtomicU64,
     /// 0 where it is not known yet.
     total: AtomicU64,
@@ -45,6 +46,22 @@ impl Control {
     /// Says how many bytes there are in all.
     pub fn expect(&self, bytes: u64) {
         self.0.total.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Says that so many bytes more turned up that have to be done.
+    pub fn expect_more(&self, bytes: u64) {
+        self.0.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Says that one more entry is done.
+    pub fn add_file(&self) {
+        self.0.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Entries done so far.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.0.files.load(Ordering::Relaxed)
     }
 
     /// Bytes done so far.

@@ -5,6 +5,7 @@
 //! deletes those. The format is `docs/format.md`.
 
 pub mod archive;
+mod capture;
 pub mod choose;
 pub mod control;
 mod durable;
@@ -14,8 +15,10 @@ pub mod identity;
 pub mod outcomes;
 pub mod retention;
 pub mod root;
+pub mod snapshot;
 pub mod store;
 pub mod stored;
+mod sys;
 
 pub use control::Control;
 pub use error::{Error, Result};

@@ -10,7 +10,7 @@ use crate::format::line::{Line, More};
 use crate::format::manifest::walk_order;
 use crate::format::text::unescape;
 use crate::format::{
-    CHUNKS_PER_LINE, Chunk, CommitRecord, Entry, FORMAT, FileData, Header, Kind, MAX_FRAME,
+    CHUNKS_PER_LINE, Chunk, CommitRecord, Entry, FORMAT, FileData, Hash, Header, Kind, MAX_FRAME,
     MAX_LINE,
 };
 
@@ -62,7 +62,7 @@ pub struct ManifestReader {
     seq: u64,
     header: Header,
     lines: Lines,
-    expected: crate::format::Hash,
+    expected: Hash,
     walk: Walk,
     done: bool,
 }
@@ -74,17 +74,7 @@ impl JobStore {
     /// [`Error::Damaged`] where it is missing, has another length, or no proper header.
     pub fn manifest(&self, seq: u64, record: &CommitRecord) -> Result<ManifestReader> {
         let path = self.manifest_path(seq);
-        let file = match File::open(&path) {
-            Err(error) if super::is_absent(&error) => {
-                return Err(damaged(seq, "its manifest is missing"));
-            }
-            file => file.context("open", &path)?,
-        };
-        let length = file.metadata().context("look at", &path)?.len();
-        if length != record.manifest_bytes {
-            let what = format!("its manifest has {length} bytes, not {}", record.manifest_bytes);
-            return Err(damaged(seq, what));
-        }
+        let file = self.open_manifest(seq, record)?;
         let mut lines = Lines::new(file).context("decompress", &path)?;
         let header = lines.next(seq)?.ok_or_else(|| damaged(seq, "its manifest is empty"))?;
         let header: Header = serde_json::from_slice(&header)
@@ -93,6 +83,38 @@ impl JobStore {
         let expected = record.manifest_blake3;
         let walk = Walk::default();
         Ok(ManifestReader { seq, header, lines, expected, walk, done: false })
+    }
+
+    /// Compares the manifest with the hash in its record, before anything in it is used.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] where it is another.
+    pub fn verify_manifest(&self, seq: u64, record: &CommitRecord) -> Result<()> {
+        let path = self.manifest_path(seq);
+        let mut hasher = blake3::Hasher::new();
+        let file = self.open_manifest(seq, record)?;
+        hasher.update_reader(file).context("read", &path)?;
+        let (expected, found) = (record.manifest_blake3, Hash::from(hasher.finalize()));
+        if expected == found {
+            return Ok(());
+        }
+        Err(damaged(seq, format!("its manifest has BLAKE3 {found}, not {expected}")))
+    }
+
+    fn open_manifest(&self, seq: u64, record: &CommitRecord) -> Result<File> {
+        let path = self.manifest_path(seq);
+        let file = match File::open(&path) {
+            Err(error) if super::is_absent(&error) => {
+                return Err(damaged(seq, "its manifest is missing"));
+            }
+            file => file.context("open", &path)?,
+        };
+        let length = file.metadata().context("look at", &path)?.len();
+        if length == record.manifest_bytes {
+            return Ok(file);
+        }
+        let what = format!("its manifest has {length} bytes, not {}", record.manifest_bytes);
+        Err(damaged(seq, what))
     }
 }
 
@@ -320,7 +342,7 @@ impl Lines {
     }
 
     /// The hash of the whole file, once everything was read.
-    fn hash(&mut self) -> io::Result<crate::format::Hash> {
+    fn hash(&mut self) -> io::Result<Hash> {
         let raw = self.input.get_mut().get_mut();
         io::copy(raw, &mut io::sink())?;
         Ok(raw.get_ref().hasher.finalize().into())

@@ -1,7 +1,7 @@
 //! What a reader of manifests must refuse.
 
 use super::*;
-use crate::format::{FrameRef, Hash, Time, Xattrs};
+use crate::format::{FrameRef, Time, Xattrs};
 use proptest::prelude::*;
 
 fn entry(path: &str, kind: Kind) -> Entry {
