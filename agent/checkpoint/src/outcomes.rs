@@ -1,6 +1,9 @@
 //! What became of the attempts that started from a checkpoint, and when that makes it suspect.
 
-use crate::format::{AttemptOutcome, FORMAT, MAX_LISTED, Outcomes};
+use crate::error::{Error, Result};
+use crate::format::{AttemptOutcome, FORMAT, FrameRef, MAX_LISTED, Outcomes};
+use crate::store::{Epoch, JobStore, OUTCOMES};
+use crate::stored::{Standing, Stored};
 
 /// Failed attempts in a row after which a checkpoint is suspect.
 const SUSPECT_AFTER: usize = 2;
@@ -49,6 +52,93 @@ pub fn with_damage(outcomes: &Outcomes, found: &[String]) -> Outcomes {
         }
     }
     next
+}
+
+/// Records what became of an attempt on the checkpoint that it started from; says whether that
+/// one is suspect now.
+///
+/// # Errors
+/// [`Error::Fenced`] where the epoch is over, or why it cannot be recorded.
+pub fn record_attempt(
+    store: &JobStore,
+    epoch: &Epoch,
+    seq: u64,
+    attempt: u32,
+    ended: Ended,
+) -> Result<bool> {
+    let next = with_attempt(&read(store, seq)?, attempt, ended);
+    store.replace_record(epoch, seq, OUTCOMES, &next)?;
+    Ok(next.suspect)
+}
+
+/// Records what was found to be wrong with a checkpoint's data.
+///
+/// # Errors
+/// [`Error::Fenced`] where the epoch is over, or why it cannot be recorded.
+pub fn mark_damaged(store: &JobStore, epoch: &Epoch, seq: u64, found: &[String]) -> Result<()> {
+    let known = read(store, seq)?;
+    let next = with_damage(&known, found);
+    if next.damaged == known.damaged {
+        return Ok(());
+    }
+    store.replace_record(epoch, seq, OUTCOMES, &next)
+}
+
+fn read(store: &JobStore, seq: u64) -> Result<Outcomes> {
+    match store.get(seq)? {
+        Some(Stored::Good { outcomes, .. }) => Ok(outcomes),
+        Some(Stored::Damaged { why, .. }) => Err(Error::Damaged { seq, what: why }),
+        None => Err(Error::NotFound { job: store.job().to_string(), seq: Some(seq) }),
+    }
+}
+
+/// Notes damage in a listing, and in the store where there is an epoch to write under: on the
+/// checkpoint that has it, and on all others that use one of the bad frames.
+pub(crate) fn note_damage(
+    store: &JobStore,
+    mark: Option<&Epoch>,
+    listing: &mut [Stored],
+    seq: u64,
+    what: &str,
+    bad: &[(FrameRef, String)],
+) {
+    for stored in listing {
+        let found = if stored.seq() == seq {
+            Some(what.to_owned())
+        } else {
+            shared_damage(store, stored, bad)
+        };
+        let (Stored::Good { record, outcomes }, Some(found)) = (stored, found) else { continue };
+        *outcomes = with_damage(outcomes, std::slice::from_ref(&found));
+        let marked = mark.map(|epoch| mark_damaged(store, epoch, record.seq, &[found]));
+        if let Some(Err(error)) = marked {
+            let (job, seq, error) = (store.job(), record.seq, error.chain());
+            tracing::warn!(%job, seq, error, "cannot mark a damaged checkpoint");
+        }
+    }
+}
+
+/// What is wrong with a checkpoint whose manifest points to one of these frames.
+fn shared_damage(store: &JobStore, stored: &Stored, bad: &[(FrameRef, String)]) -> Option<String> {
+    let Stored::Good { record, .. } = stored else { return None };
+    let needs = |seq: u64| seq == record.seq || record.bases.contains(&seq);
+    let known = matches!(stored.standing(), Standing::Damaged(_));
+    if known || !bad.iter().any(|(frame, _)| needs(frame.seq)) {
+        return None;
+    }
+    let entries = store.manifest(record.seq, record);
+    let entries = entries.inspect_err(|error| {
+        tracing::warn!(seq = record.seq, error = error.chain(), "cannot read a manifest");
+    });
+    entries.ok()?.map_while(Result::ok).find_map(|entry| {
+        let uses = |frame: &FrameRef| {
+            entry
+                .chunks()
+                .iter()
+                .any(|chunk| (chunk.frame.seq, chunk.frame.at) == (frame.seq, frame.at))
+        };
+        bad.iter().find(|(frame, _)| uses(frame)).map(|(_, what)| what.clone())
+    })
 }
 
 fn failed_in_a_row(attempts: &[AttemptOutcome]) -> usize {
