@@ -11,7 +11,7 @@ use super::cgroup::Cgroup;
 use super::error::AttemptError;
 use super::process::{self, Identity, Pid, Process};
 use super::reaper::KILL_BOUND;
-use super::record::{EXIT, ExitRecord, RecordDir, SHIM, ShimRecord, boot_id};
+use super::record::{EXIT, ExitRecord, Order, PLAN, RecordDir, SHIM, ShimRecord, boot_id};
 use super::running::Running;
 
 /// How long a shim that was met while it starts its program is waited for.
@@ -52,6 +52,7 @@ pub async fn adopt(dir: &Path) -> Result<Found, AttemptError> {
             return Ok(Found::Ended(record));
         }
         let Some(record) = records.read::<ShimRecord>(SHIM).map_err(failed)? else {
+            remove_group(&records);
             return Ok(Found::NeverStarted);
         };
         if record.boot != boot_id().map_err(failed)? {
@@ -70,6 +71,14 @@ pub async fn adopt(dir: &Path) -> Result<Found, AttemptError> {
             record.shim.signal(Signal::KILL).map_err(failed)?;
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Removes the group that was made for an attempt of which nothing ever ran.
+fn remove_group(records: &RecordDir) {
+    // A plan that was not written, or not read, named none that matters: an empty group costs little.
+    if let Ok(Some(Order { cgroup: Some(group), .. })) = records.read(PLAN) {
+        Cgroup::at(group).remove();
     }
 }
 

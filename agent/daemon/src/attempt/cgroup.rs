@@ -90,10 +90,15 @@ impl Cgroup {
         found
     }
 
-    /// Whether the kernel killed something in it for want of memory.
-    pub(super) fn oom_killed(&self) -> bool {
-        fs::read_to_string(self.file("memory.events"))
-            .is_ok_and(|text| counter(&text, "oom_kill").is_some_and(|kills| kills > 0))
+    /// The group this process is in.
+    pub(super) fn own() -> Option<Self> {
+        own_group().map(Self)
+    }
+
+    /// How many processes in it the kernel has killed for want of memory; `None` where that is not
+    /// counted.
+    pub(super) fn oom_kills(&self) -> Option<u64> {
+        counter(&fs::read_to_string(self.file("memory.events")).ok()?, "oom_kill")
     }
 
     /// Removes it; it stays where processes are left in it.

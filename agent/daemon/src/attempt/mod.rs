@@ -17,6 +17,7 @@ mod channel;
 mod error;
 mod freeze;
 pub mod log;
+mod memory;
 mod plan;
 mod process;
 mod program;

@@ -66,8 +66,8 @@ pub(super) struct ShimRecord {
 pub struct ExitRecord {
     /// What ended it.
     pub status: ExitStatus,
-    /// Whether the kernel ended a process of the attempt for want of memory; known with a cgroup
-    /// that has the memory controller only, and `false` elsewhere.
+    /// Whether the kernel ended a process of the attempt for want of memory, as far as cgroups
+    /// tell; `false` where they do not.
     #[serde(default)]
     pub oom: bool,
     /// When the program, not yet all that it had started, ended.

@@ -84,23 +84,25 @@ impl Running {
         }
     }
 
-    /// Sends a signal to the program and to everything that descends from it.
+    /// Sends a signal to the program, and then to everything that descends from it.
+    ///
+    /// One process that may not be signalled does not spare the others; the first error is returned.
     pub fn signal(&self, signal: Signal) -> Result<(), AttemptError> {
         let failed = |error| AttemptError::io("signal the processes of", &self.dir, error);
-        self.program.signal(signal).map_err(failed)?;
+        let mut outcome = self.program.signal(signal);
         for process in self.family().map_err(failed)? {
             if process.identity != self.program {
-                process.identity.signal(signal).map_err(failed)?;
+                outcome = outcome.and(process.identity.signal(signal));
             }
         }
-        Ok(())
+        outcome.map_err(failed)
     }
 
     /// Ends the attempt: SIGTERM, and after `grace` SIGKILL, to everything in it.
     ///
     /// Takes a few seconds more than `grace` at the most.
     pub async fn stop(&self, grace: Duration) -> Result<Ended, AttemptError> {
-        // A process we may not signal is no reason to spare the others.
+        // What cannot be asked is killed later, or reported as left.
         let _ = self.signal(Signal::TERM);
         let _ = self.signal(Signal::CONT); // A stopped one would not hear it.
         let _ = self.record.shim.signal(Signal::CONT);

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::cgroup::Cgroup;
 use super::channel::{Failure, GO, Report, Stage};
+use super::memory::MemoryWatch;
 use super::plan::{Output, View};
 use super::process::{Identity, Pid};
 use super::program;
@@ -169,11 +171,12 @@ fn supervise(
         drop(agent);
         nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
     }
+    let group = order.cgroup.clone().map(Cgroup::at);
+    let memory = MemoryWatch::new(group.as_ref());
     let status = reaper.wait_for_program().context("cannot wait for the program")?;
     let ended = jiff::Timestamp::now();
-    let group = order.cgroup.clone().map(super::cgroup::Cgroup::at);
     let left = reaper.end_descendants(group.as_ref()).context("cannot end what is left")?;
-    let oom = group.as_ref().is_some_and(super::cgroup::Cgroup::oom_killed);
+    let oom = memory.is_to_blame(status);
     leave_record(dir, &mut reaper, &ExitRecord { status, oom, ended, left })?;
     if let Some(group) = group {
         group.remove();

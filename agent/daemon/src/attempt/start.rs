@@ -35,14 +35,10 @@ const MAX_MESSAGE: u64 = 4096;
 /// the plan says `die_with_parent`, the end of that runtime is the end of the parent.
 pub async fn start(plan: &Plan) -> Result<Running, StartError> {
     let dir = prepare(plan)?;
-    let group = plan.cgroup.then(unique_id).and_then(Result::ok);
-    let order = Order {
-        id: unique_id().map_err(|error| StartError::io("read", Path::new("/proc"), error))?,
-        cgroup: group
-            .and_then(|id| Cgroup::create(&id, plan.cpu))
-            .map(|group| group.path().to_owned()),
-        plan: plan.clone(),
-    };
+    let id = unique_id().map_err(|error| StartError::io("read", Path::new("/proc"), error))?;
+    let group = if plan.cgroup { Cgroup::create(&id, plan.cpu) } else { None };
+    let cgroup = group.map(|group| group.path().to_owned());
+    let order = Order { id, cgroup, plan: plan.clone() };
     let started = launch(&dir, &order).await;
     if let (Err(_), Some(group)) = (&started, order.cgroup) {
         Cgroup::at(group).remove();
