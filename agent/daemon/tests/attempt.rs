@@ -317,7 +317,7 @@ fn starter_process(plan: &Plan) -> std::process::Child {
         .args(["--exact", "starter", "--ignored", "--nocapture"])
         .env("TEST_PLAN", serde_json::to_string(plan).unwrap())
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap()
 }
@@ -379,6 +379,56 @@ async fn an_attempt_that_lives_for_its_parent_ends_with_it_in_order() {
     let record: ExitRecord = serde_json::from_slice(&record).unwrap();
     assert_eq!(record.status, ExitStatus::Code(9));
     assert_eq!(log(&plan), "up\nbye\n");
+}
+
+#[tokio::test]
+async fn output_can_be_ours() {
+    let scratch = scratch();
+    let mut plan = plan(scratch.path(), "echo to the terminal");
+    plan.output = Output::Inherit;
+    let output = starter_process(&plan).wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().any(|line| line == "to the terminal"), "{text}");
+    assert!(!plan.dir.join("output.log").exists());
+}
+
+#[tokio::test]
+async fn what_is_no_shim_is_noticed() {
+    let scratch = scratch();
+    let mut plan = plan(scratch.path(), "exit 0");
+    plan.shim = "/bin/true".into();
+    assert!(matches!(bounded(start(&plan)).await, Err(StartError::Shim { .. })));
+    plan.shim = scratch.path().join("missing");
+    assert!(matches!(bounded(start(&plan)).await, Err(StartError::Io { .. })));
+    assert!(matches!(adopt(&plan.dir).await.unwrap(), Found::NeverStarted));
+}
+
+/// A disk that the program has filled does not take its exit status.
+#[test]
+fn a_full_disk() {
+    if !is_root() {
+        return; // It takes a file system of its own.
+    }
+    let scratch = scratch();
+    let mount = "mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"";
+    let status = Command::new("unshare")
+        .args(["-m", "sh", "-c", mount])
+        .arg(scratch.path())
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "on_a_full_disk", "--ignored", "--nocapture"])
+        .env("TEST_DISK", scratch.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+#[ignore = "is run by another test, on a small file system"]
+async fn on_a_full_disk() {
+    let Ok(disk) = std::env::var("TEST_DISK") else { return };
+    let script = "cat /dev/zero >$SCRATCH/big; echo x >$SCRATCH/more || exit 28";
+    let plan = plan(Path::new(&disk), script);
+    assert_eq!(ended(&started(&plan).await).await.status, ExitStatus::Code(28));
 }
 
 #[tokio::test]
@@ -588,6 +638,26 @@ async fn as_an_ordinary_user() {
         return;
     }
     check_private_views(scratch().path(), None).await;
+}
+
+/// Where the target is there already, only it changes, and only for the attempt.
+#[tokio::test]
+async fn a_private_view_of_a_directory_that_exists() {
+    if view_supported(Path::new(SHIM)).await.is_err() {
+        return;
+    }
+    let scratch = scratch();
+    let (source, target) = (scratch.path().join("source"), scratch.path().join("target"));
+    for (dir, text) in [(&source, "own\n"), (&target, "host\n")] {
+        fs::create_dir(dir).unwrap();
+        fs::write(dir.join("name"), text).unwrap();
+    }
+    // The records lie in what is covered, and are written all the same.
+    let mut plan = plan(&target, "cat $SCRATCH/name; echo new >$SCRATCH/new; exit 4");
+    plan.view = View::Private { binds: vec![(source.clone(), target.clone())] };
+    assert_eq!(ended(&started(&plan).await).await.status, ExitStatus::Code(4));
+    assert_eq!(log(&plan), "own\n");
+    assert!(source.join("new").exists() && !target.join("new").exists());
 }
 
 #[tokio::test]
