@@ -6,6 +6,7 @@ use nodus_protocol::checkpoint::CheckpointState;
 use nodus_protocol::control::{CheckpointNow, RestoreTo};
 
 use super::Session;
+use super::stored::refuse_occupied;
 use crate::args::{Now, Restore, Verify};
 use crate::console::Surroundings;
 use crate::error::{Error, Result};
@@ -82,6 +83,7 @@ impl Session {
     pub(super) async fn restore(&self, restore: &Restore, around: &Surroundings) -> Result<Exit> {
         let job = &restore.job.0;
         let to = around.here.join(&restore.to);
+        refuse_occupied(&to)?;
         let to = to.to_str().ok_or_else(|| {
             Error::Usage(format!("--to {}: only text can be sent to an agent", to.display()))
         })?;

@@ -6,6 +6,7 @@ mod job;
 mod logs;
 mod run;
 mod stored;
+mod work;
 
 use clap::CommandFactory as _;
 

@@ -1,5 +1,7 @@
 //! Commands on a store itself, with no agent: `--store DIR`.
 
+mod restore;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,6 +11,8 @@ use nodus_checkpoint::choose;
 use nodus_checkpoint::store::{JobStore, Stored};
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::CheckpointInfo;
+
+pub(super) use restore::refuse_occupied;
 
 use crate::args::{CheckpointCommand, Command, Delete, ListCheckpoints, Show};
 use crate::console::{Console, Surroundings};
@@ -20,7 +24,7 @@ use crate::render;
 pub(super) fn without_agent(
     command: &Command,
     console: &Console,
-    _around: &Surroundings,
+    around: &Surroundings,
 ) -> Option<Result<Exit>> {
     let exit = match command {
         Command::Delete(delete) => {
@@ -31,6 +35,9 @@ pub(super) fn without_agent(
         }
         Command::Checkpoint(CheckpointCommand::Show(show)) => {
             checkpoint_show(show, show.direct.store.as_deref()?, console)
+        }
+        Command::Restore(args) => {
+            restore::restore(args, args.direct.store.as_deref()?, console, around)
         }
         _ => return None,
     };
