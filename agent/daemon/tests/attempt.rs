@@ -343,6 +343,28 @@ async fn the_agent_is_killed_and_another_adopts() {
         Found::Ended(record) if record.status == ExitStatus::Code(42)));
 }
 
+/// Whenever the agent dies during a start, the next one ends up with exactly one run.
+#[tokio::test]
+async fn the_agent_is_killed_at_any_moment_of_a_start() {
+    for delay in (0..40).step_by(2) {
+        let scratch = scratch();
+        let plan = plan(scratch.path(), "echo run >>$SCRATCH/runs; exit 6");
+        let mut agent = starter_process(&plan);
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        let record = match bounded(adopt(&plan.dir)).await.unwrap() {
+            Found::NeverStarted => ended(&started(&plan).await).await,
+            Found::Running(running) => ended(&running).await,
+            Found::Ended(record) => record,
+            found => panic!("{found:?} after {delay} ms"),
+        };
+        assert_eq!(record.status, ExitStatus::Code(6));
+        let runs = fs::read_to_string(scratch.path().join("runs")).unwrap();
+        assert_eq!(runs, "run\n", "after {delay} ms");
+    }
+}
+
 #[tokio::test]
 async fn all_are_killed_and_what_is_left_is_ended_at_adoption() {
     let scratch = scratch();

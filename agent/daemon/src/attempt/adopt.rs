@@ -52,8 +52,10 @@ pub async fn adopt(dir: &Path) -> Result<Found, AttemptError> {
             return Ok(Found::Ended(record));
         }
         let Some(record) = records.read::<ShimRecord>(SHIM).map_err(failed)? else {
-            remove_group(&records);
-            return Ok(Found::NeverStarted);
+            if await_no_shim(&records, deadline).await.map_err(failed)? {
+                return Ok(Found::NeverStarted);
+            }
+            continue;
         };
         if record.boot != boot_id().map_err(failed)? {
             return Ok(Found::Rebooted);
@@ -74,12 +76,33 @@ pub async fn adopt(dir: &Path) -> Result<Found, AttemptError> {
     }
 }
 
-/// Removes the group that was made for an attempt of which nothing ever ran.
-fn remove_group(records: &RecordDir) {
-    // A plan that was not written, or not read, named none that matters: an empty group costs little.
-    if let Ok(Some(Order { cgroup: Some(group), .. })) = records.read(PLAN) {
-        Cgroup::at(group).remove();
+/// Whether there is no shim without a record either; waits a moment where there is one.
+///
+/// Its starter died right after it was executed. It will notice, but until then it could still write.
+async fn await_no_shim(records: &RecordDir, deadline: Instant) -> std::io::Result<bool> {
+    let Some(order) = records.read::<Order>(PLAN)? else { return Ok(true) };
+    let shims = marked(&order.id)?;
+    if shims.is_empty() {
+        if let Some(group) = order.cgroup {
+            Cgroup::at(group).remove();
+        }
+        // It may have written its record, or taken it back, since we looked for that.
+        return Ok(!records.has(SHIM) && !records.has(EXIT));
     }
+    if Instant::now() >= deadline {
+        for shim in shims {
+            shim.signal(Signal::KILL)?;
+        }
+    }
+    tokio::time::sleep(PAUSE).await;
+    Ok(false)
+}
+
+/// The live processes that carry the mark of an attempt.
+fn marked(id: &str) -> std::io::Result<Vec<Identity>> {
+    let mark = format!("{ATTEMPT_ID}={id}");
+    let is_marked = |p: &Process| p.is_alive() && process::has_environment(p.identity.pid, &mark);
+    Ok(process::list()?.into_iter().filter(is_marked).map(|p| p.identity).collect())
 }
 
 /// The shim has ended; its last words may have come after we had looked for them.
