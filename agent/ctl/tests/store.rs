@@ -1,5 +1,7 @@
 //! `nodusctl` on a store, with no agent anywhere.
 
+#![allow(clippy::unwrap_used, reason = "a fixture that fails ends its test where it stands")]
+
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
