@@ -67,13 +67,12 @@ impl Client {
         self.answer(Method::POST, &path, None, QUICK).await.map(drop)
     }
 
-    /// Ends the job for good.
+    /// Ends the job for good, and returns when its last checkpoint is over.
     ///
     /// # Errors
     /// As [`Client::jobs`].
-    pub async fn stop(&self, name: &JobName, within: Duration) -> Result<()> {
-        let path = format!("/v1/jobs/{name}/stop");
-        self.answer(Method::POST, &path, None, within).await.map(drop)
+    pub async fn stop(&self, name: &JobName, within: Duration) -> Result<CheckpointDone> {
+        self.json(Method::POST, &format!("/v1/jobs/{name}/stop"), None, within).await
     }
 
     /// Takes a checkpoint, and returns when it is over.

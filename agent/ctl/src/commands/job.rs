@@ -47,8 +47,9 @@ impl Session {
 
     pub(super) async fn stop(&self, target: &Slow) -> Result<Exit> {
         let job = &target.job.0;
-        self.watching(job, self.client.stop(job, target.wait.timeout)).await?;
-        self.print_state(job).await
+        let done = self.watching(job, self.client.stop(job, target.wait.timeout)).await?;
+        self.console.result(&done, || render::taken(job, &done))?;
+        Ok(exit::of_last_checkpoint(done.outcome.as_ref()))
     }
 
     pub(super) async fn delete(&self, job: &JobName) -> Result<Exit> {
@@ -82,7 +83,7 @@ impl Session {
         Ok(Exit::DONE)
     }
 
-    pub(super) async fn print_state(&self, job: &JobName) -> Result<Exit> {
+    async fn print_state(&self, job: &JobName) -> Result<Exit> {
         let info = self.client.job(job).await?.info;
         self.console.result(&info, || render::state(&info))?;
         Ok(Exit::DONE)

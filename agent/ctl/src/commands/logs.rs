@@ -45,7 +45,10 @@ impl Session {
         loop {
             let detail = self.job_again(job).await?;
             match next(&detail, &reading) {
-                Next::Read => self.read(job, &mut reading).await?,
+                Next::Read => {
+                    let ended = has_ended(&detail, reading.attempt);
+                    self.read(job, &mut reading, ended).await?;
+                }
                 Next::Attempt => {
                     reading = Reading { attempt: reading.attempt + 1, printed: 0, whole: false };
                 }
@@ -55,12 +58,9 @@ impl Session {
         }
     }
 
-    /// Prints one attempt to its end, or as far as the agent lives.
-    async fn read(&self, job: &JobName, reading: &mut Reading) -> Result<()> {
-        let ended = {
-            let detail = self.job_again(job).await?;
-            has_ended(&detail, reading.attempt)
-        };
+    /// Prints one attempt to its end, or as far as the agent lives; `ended` says whether the
+    /// attempt was over before.
+    async fn read(&self, job: &JobName, reading: &mut Reading, ended: bool) -> Result<()> {
         let mut skip = reading.printed;
         let mut stream = match self.client.logs(job, Some(reading.attempt), true).await {
             Ok(stream) => stream,
@@ -79,10 +79,10 @@ impl Session {
             self.console.bytes(&bytes[known..])?;
             reading.printed += (bytes.len() - known) as u64;
         }
-        // An agent that stops ends its streams too: only a stream that was opened after the end of
-        // the attempt, or one that the next look finds ended, is known to be whole.
-        reading.whole = ended || has_ended(&self.job_again(job).await?, reading.attempt);
-        if !reading.whole {
+        // An agent that stops ends its streams too, and the program goes on writing without it:
+        // only a stream that was opened after the end of the attempt is known to be whole.
+        reading.whole = ended;
+        if !ended {
             sleep(LOOK).await;
         }
         Ok(())
