@@ -11,7 +11,8 @@ use crate::running::Running;
 use crate::wait;
 
 /// The variable by which a fixture finds what its test started, whatever became of the parents.
-pub(crate) const TEST_HOME: &str = "NODUS_TEST_HOME";
+/// Nodus does not pass its own variables on to jobs, so its name is none of those.
+pub(crate) const TEST_HOME: &str = "HOME_OF_TEST";
 
 /// `nodusctl`, with a home directory and an agent of its own, or none.
 #[derive(Clone, Debug)]

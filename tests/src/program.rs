@@ -32,15 +32,18 @@ impl Events {
     /// Takes over a connection that another process made.
     #[must_use]
     pub fn over(stream: UnixStream) -> Self {
+        stream.set_write_timeout(Some(wait::LONG)).expect("a limit above zero");
         Self { stream, unread: Vec::new() }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes as they are. Panics where the agent neither reads nor closes.
     ///
     /// # Errors
     /// Where the agent closed the connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
+        let sent = self.stream.write_all(bytes);
+        assert!(!sent.as_ref().is_err_and(is_pause), "the agent neither reads nor closes");
+        sent
     }
 
     /// Sends one message.
