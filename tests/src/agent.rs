@@ -291,8 +291,7 @@ impl Agent {
     /// The shims among them.
     #[must_use]
     pub fn shims(&self) -> Vec<u32> {
-        let agent = self.running.as_ref().map(Running::pid);
-        let shim = |(pid, line): &(u32, String)| line.contains("shim") && Some(*pid) != agent;
+        let shim = |(_, line): &(u32, String)| line.contains("__shim");
         self.processes().into_iter().filter(shim).map(|(pid, _)| pid).collect()
     }
 }
@@ -318,7 +317,7 @@ pub(crate) fn kill_all(home: &Path) {
 }
 
 /// The processes that have `home` in their environment or command line.
-fn processes_of(home: &Path) -> Vec<(u32, String)> {
+pub(crate) fn processes_of(home: &Path) -> Vec<(u32, String)> {
     let needle = home.as_os_str().as_encoded_bytes();
     let has = |bytes: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
     let own = std::process::id();

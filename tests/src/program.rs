@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::agent::{kill_all, processes_of};
 use crate::running::Running;
 use crate::{Ctl, Done, wait};
 
@@ -220,6 +221,12 @@ impl Standalone {
         self.home.path()
     }
 
+    /// The processes that a run of it is made of, with their command lines.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        processes_of(self.home.path())
+    }
+
     /// Starts the run: the same command each time.
     pub fn run(&self, program: &[&str]) -> Running {
         let mut command = Ctl::standalone(self.home.path()).command();
@@ -240,6 +247,12 @@ impl Standalone {
     pub fn checkpoints(&self) -> Vec<Value> {
         let list = self.ctl(&["checkpoint", "list", &self.name, "-o", "json"]).ok().json();
         crate::ctl::checkpoints_of(&list)
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        kill_all(self.home.path());
     }
 }
 

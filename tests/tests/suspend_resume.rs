@@ -290,6 +290,43 @@ mod standalone {
     }
 
     #[test]
+    fn kill_9_of_the_shim() {
+        let run = train();
+        let mut first = start(&run);
+        first.says("step 25/"); // past a save of the program's own
+        let shims = run.processes().into_iter().filter(|(_, line)| line.contains("__shim"));
+        let shims: Vec<u32> = shims.map(|(pid, _)| pid).collect();
+        assert!(!shims.is_empty(), "an attempt has a shim: {:?}", run.processes());
+        shims.into_iter().for_each(kill);
+        assert_eq!(first.ends().code(), Some(0), "{:?}", first.stderr());
+        let all = first.stdout().join("\n");
+        let (before, after) = all.split_at(all.find("resumed from").expect("it went on"));
+        assert_goes_on(before, after, 20, STEPS);
+    }
+
+    /// Both are notices: of the capacity's end, so the run ends too.
+    #[test]
+    fn a_signal_that_announces_the_end_saves_in_time() {
+        for signal in [Signal::TERM, Signal::USR1] {
+            let run = train();
+            let mut first = start(&run);
+            first.says("step 5/");
+            first.signal(signal);
+            assert_eq!(first.ends().code(), Some(75), "{:?}", first.stderr());
+            let newest = run.checkpoints().pop().expect("it was saved");
+            assert_eq!(
+                (&newest["cause"], &newest["consistency"]),
+                (&"Reclaim".into(), &"Acked".into())
+            );
+            fs::remove_dir_all(run.state_root()).expect("it is there");
+
+            let mut second = start(&run);
+            assert_eq!(second.ends().code(), Some(0), "{:?}", second.stderr());
+            assert_goes_on(&first.stdout().join("\n"), &second.stdout().join("\n"), 5, STEPS);
+        }
+    }
+
+    #[test]
     fn the_programs_own_failure_is_the_runs() {
         let run = Standalone::new("fails").option("--max-retries").option("0");
         let mut once = run.run(&["sh", "-c", "exit 42"]);
