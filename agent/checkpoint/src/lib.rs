@@ -13,6 +13,7 @@ pub mod error;
 pub mod format;
 pub mod identity;
 pub mod outcomes;
+pub mod process;
 pub mod restore;
 pub mod retention;
 pub mod root;

@@ -1,4 +1,5 @@
 //! The store through its public interface: jobs, epochs, numbers and leftovers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::Path;

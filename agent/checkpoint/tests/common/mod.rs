@@ -163,7 +163,7 @@ impl Job {
         let target = tempfile::tempdir().unwrap();
         let archive = self.store.archive_path(record.seq);
         let output = std::process::Command::new("tar")
-            .args(["--zstd", "--xattrs", "--xattrs-include=*", "-xpf"])
+            .args(["--zstd", "--xattrs", "--xattrs-include=*", "--warning=no-timestamp", "-xpf"])
             .arg(&archive)
             .arg("-C")
             .arg(target.path())
