@@ -10,6 +10,7 @@ pub mod choose;
 pub mod control;
 mod durable;
 pub mod error;
+pub mod export;
 pub mod format;
 pub mod identity;
 pub mod outcomes;
@@ -21,6 +22,7 @@ pub mod snapshot;
 pub mod store;
 pub mod stored;
 mod sys;
+pub mod verify;
 
 pub use control::Control;
 pub use error::{Error, Result};

@@ -84,6 +84,19 @@ pub fn mark_damaged(store: &JobStore, epoch: &Epoch, seq: u64, found: &[String])
     store.replace_record(epoch, seq, OUTCOMES, &next)
 }
 
+/// Records that a checkpoint was read from end to end and is as it was written.
+///
+/// # Errors
+/// [`Error::Fenced`] where the epoch is over, or why it cannot be recorded.
+pub fn mark_intact(store: &JobStore, epoch: &Epoch, seq: u64) -> Result<()> {
+    let known = read(store, seq)?;
+    if known.damaged.is_empty() {
+        return Ok(());
+    }
+    let next = Outcomes { damaged: Vec::new(), ..known };
+    store.replace_record(epoch, seq, OUTCOMES, &next)
+}
+
 fn read(store: &JobStore, seq: u64) -> Result<Outcomes> {
     match store.get(seq)? {
         Some(Stored::Good { outcomes, .. }) => Ok(outcomes),
@@ -99,18 +112,21 @@ pub(crate) fn note_damage(
     mark: Option<&Epoch>,
     listing: &mut [Stored],
     seq: u64,
-    what: &str,
+    found: &[String],
     bad: &[(FrameRef, String)],
 ) {
     for stored in listing {
         let found = if stored.seq() == seq {
-            Some(what.to_owned())
+            found.to_vec()
         } else {
-            shared_damage(store, stored, bad)
+            shared_damage(store, stored, bad).into_iter().collect()
         };
-        let (Stored::Good { record, outcomes }, Some(found)) = (stored, found) else { continue };
-        *outcomes = with_damage(outcomes, std::slice::from_ref(&found));
-        let marked = mark.map(|epoch| mark_damaged(store, epoch, record.seq, &[found]));
+        let Stored::Good { record, outcomes } = stored else { continue };
+        if found.is_empty() {
+            continue;
+        }
+        *outcomes = with_damage(outcomes, &found);
+        let marked = mark.map(|epoch| mark_damaged(store, epoch, record.seq, &found));
         if let Some(Err(error)) = marked {
             let (job, seq, error) = (store.job(), record.seq, error.chain());
             tracing::warn!(%job, seq, error, "cannot mark a damaged checkpoint");

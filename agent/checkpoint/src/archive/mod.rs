@@ -12,4 +12,5 @@ mod writer;
 pub(crate) use packer::Packer;
 pub(crate) use pipeline::{Pipeline, Reuse, Role, Ticket};
 pub use reader::FrameReader;
+pub(crate) use reader::decode;
 pub(crate) use writer::{FileSpec, Written};

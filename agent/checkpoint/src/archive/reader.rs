@@ -31,18 +31,7 @@ impl FrameReader {
     /// # Errors
     /// [`Error::Damaged`] where it has not, naming the archive that it is in.
     pub fn read(&self, frame: &FrameRef) -> Result<Vec<u8>> {
-        let stored = self.read_stored(frame)?;
-        let wrong = |why: String| damaged(frame, &why);
-        let length = usize::try_from(frame.len).map_err(|error| wrong(error.to_string()))?;
-        let content =
-            zstd::bulk::decompress(&stored, length).map_err(|error| wrong(error.to_string()))?;
-        if content.len() != length {
-            return Err(wrong(format!("{} bytes instead of {length}", content.len())));
-        }
-        if Hash::of(&content) != frame.hash {
-            return Err(wrong("its BLAKE3 is another".to_owned()));
-        }
-        Ok(content)
+        decode(frame, &self.read_stored(frame)?)
     }
 
     /// The frame as it is stored, unchecked.
@@ -84,6 +73,21 @@ impl FrameReader {
     fn path(&self, frame: &FrameRef) -> PathBuf {
         self.store.archive_path(frame.seq)
     }
+}
+
+/// What comes out of a frame as it is stored, with the length and the hash that it must have.
+pub(crate) fn decode(frame: &FrameRef, stored: &[u8]) -> Result<Vec<u8>> {
+    let wrong = |why: String| damaged(frame, &why);
+    let length = usize::try_from(frame.len).map_err(|error| wrong(error.to_string()))?;
+    let content =
+        zstd::bulk::decompress(stored, length).map_err(|error| wrong(error.to_string()))?;
+    if content.len() != length {
+        return Err(wrong(format!("{} bytes instead of {length}", content.len())));
+    }
+    if Hash::of(&content) != frame.hash {
+        return Err(wrong("its BLAKE3 is another".to_owned()));
+    }
+    Ok(content)
 }
 
 /// Errors that mean that the bytes are gone, not that the store is away for now.

@@ -135,7 +135,7 @@ pub fn restore_newest(
         let what = failed.error.chain();
         tracing::warn!(job = %store.job(), seq, what, "passing over a damaged checkpoint");
         let bad = failed.frame.map_or_else(Vec::new, |frame| vec![(frame, what.clone())]);
-        outcomes::note_damage(store, mark, &mut listing, seq, &what, &bad);
+        outcomes::note_damage(store, mark, &mut listing, seq, &[what], &bad);
     }
 }
 

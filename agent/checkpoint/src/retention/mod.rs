@@ -14,6 +14,11 @@
 //!
 //! After the finish everything stays until `retain_after_finish` has passed, then only what a
 //! restore would choose. A job without anything that can be restored keeps all it has.
+//!
+//! [`plan`] decides, [`execute`] does one step. Neither may run while a checkpoint of the job is
+//! being written: what that one is going to point to must not go away meanwhile.
+
+mod execute;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,6 +29,8 @@ use jiff::Timestamp;
 use crate::choose;
 use crate::error::{Error, Result};
 use crate::stored::{Standing, Stored};
+
+pub use execute::execute;
 
 /// The newest checkpoint may prove bad, so it always has a trusted predecessor.
 const MIN_KEPT: usize = 2;
@@ -52,31 +59,33 @@ pub enum Situation {
 }
 
 /// What is in the store of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct Contents<'a> {
+#[derive(Clone, Debug)]
+pub struct Contents {
     /// The checkpoints.
-    pub listing: &'a [Stored],
-    /// Directories of checkpoints that no longer exist; what is left in them is an archive.
-    pub retired: &'a [u64],
+    pub listing: Vec<Stored>,
+    /// Directories that are no checkpoints: retired ones, and those that a fence hides.
+    pub retired: Vec<u64>,
 }
 
 /// One deletion. Each is safe to be cut short and done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The checkpoint ends; its directory stays, for its archive or for its number.
+    /// The checkpoint ends; its archive stays for those that need it.
     Retire(u64),
+    /// The checkpoint ends; its empty directory stays, because its number is the highest.
+    Empty(u64),
     /// Nothing of it stays.
     Remove(u64),
 }
 
 /// What to delete, oldest first.
 #[must_use]
-pub fn plan(contents: Contents<'_>, policy: &Policy, situation: Situation) -> Vec<Step> {
-    let Some(next) = choose::newest(contents.listing) else {
+pub fn plan(contents: &Contents, policy: &Policy, situation: Situation) -> Vec<Step> {
+    let Some(next) = choose::newest(&contents.listing) else {
         return Vec::new();
     };
     let kept = match situation {
-        Situation::Running => kept_while_running(contents.listing, policy, next.seq),
+        Situation::Running => kept_while_running(&contents.listing, policy, next.seq),
         Situation::Finished { at, now } if has_passed(at, now, policy.retain_after_finish) => {
             BTreeSet::from([next.seq])
         }
@@ -89,7 +98,7 @@ pub fn plan(contents: Contents<'_>, policy: &Policy, situation: Situation) -> Ve
 ///
 /// # Errors
 /// `NotFound` where there is none of this number.
-pub fn plan_delete(job: &str, contents: Contents<'_>, seq: u64) -> Result<Vec<Step>> {
+pub fn plan_delete(job: &str, contents: &Contents, seq: u64) -> Result<Vec<Step>> {
     let mut kept: BTreeSet<u64> = contents.listing.iter().map(Stored::seq).collect();
     if !kept.remove(&seq) {
         return Err(Error::NotFound { job: job.to_owned(), seq: Some(seq) });
@@ -127,7 +136,7 @@ fn has_passed(at: Timestamp, now: Timestamp, wait: Duration) -> bool {
     Duration::try_from(now.duration_since(at)).is_ok_and(|past| past >= wait)
 }
 
-fn steps(contents: Contents<'_>, kept: &BTreeSet<u64>) -> Vec<Step> {
+fn steps(contents: &Contents, kept: &BTreeSet<u64>) -> Vec<Step> {
     let stays = |seq: u64| contents.listing.iter().find(|stored| stored.seq() == seq);
     let needed: BTreeSet<u64> =
         kept.iter().filter_map(|&seq| stays(seq)).flat_map(Stored::bases).copied().collect();
@@ -135,11 +144,14 @@ fn steps(contents: Contents<'_>, kept: &BTreeSet<u64>) -> Vec<Step> {
     let all: BTreeSet<u64> = checkpoints.chain(contents.retired.iter().copied()).collect();
     // A number is never used twice, and the highest one is known by its directory only.
     let highest = all.last().copied();
-    let step = |&seq: &u64| match () {
-        () if kept.contains(&seq) => None,
-        () if !needed.contains(&seq) && Some(seq) != highest => Some(Step::Remove(seq)),
-        () if contents.retired.contains(&seq) => None,
-        () => Some(Step::Retire(seq)),
+    let step = |&seq: &u64| {
+        let exists = !contents.retired.contains(&seq);
+        match (needed.contains(&seq), Some(seq) == highest) {
+            _ if kept.contains(&seq) => None,
+            (true, _) => exists.then_some(Step::Retire(seq)),
+            (false, true) => exists.then_some(Step::Empty(seq)),
+            (false, false) => Some(Step::Remove(seq)),
+        }
     };
     all.iter().filter_map(step).collect()
 }
@@ -149,7 +161,7 @@ mod tests {
     use nodus_protocol::checkpoint::Consistency::{Acked, Quiet};
     use proptest::prelude::*;
 
-    use super::Step::{Remove, Retire};
+    use super::Step::{Empty, Remove, Retire};
     use super::*;
     use crate::stored::samples::{acked, damaged, quiet, stored, suspect, torn, unreadable};
 
@@ -164,8 +176,8 @@ mod tests {
     }
 
     fn check(listing: &[Stored], keep_last: u32, situation: Situation, expected: &[Step]) {
-        let contents = Contents { listing, retired: &[] };
-        assert_eq!(plan(contents, &policy(keep_last), situation), expected);
+        let contents = Contents { listing: listing.to_vec(), retired: Vec::new() };
+        assert_eq!(plan(&contents, &policy(keep_last), situation), expected);
     }
 
     fn running(listing: &[Stored], keep_last: u32, expected: &[Step]) {
@@ -205,11 +217,11 @@ mod tests {
         ];
         running(&listing, 2, &[Retire(1), Remove(2), Remove(3)]);
         let next = [stored(4, Acked, &[1]), stored(5, Acked, &[1])];
-        let contents = Contents { listing: &next, retired: &[1] };
-        assert_eq!(plan(contents, &policy(2), Situation::Running), []);
+        let contents = Contents { listing: next.to_vec(), retired: vec![1] };
+        assert_eq!(plan(&contents, &policy(2), Situation::Running), []);
         let later = [stored(4, Acked, &[]), stored(5, Acked, &[])];
-        let contents = Contents { listing: &later, retired: &[1] };
-        assert_eq!(plan(contents, &policy(2), Situation::Running), [Remove(1)]);
+        let contents = Contents { listing: later.to_vec(), retired: vec![1] };
+        assert_eq!(plan(&contents, &policy(2), Situation::Running), [Remove(1)]);
     }
 
     #[test]
@@ -254,18 +266,18 @@ mod tests {
         let at = "2026-11-30T12:00:00Z";
         check(&listing, 1, finished(at, "2026-12-07T11:59:59Z"), &[]);
         let after = finished(at, "2026-12-07T12:00:00Z");
-        check(&listing, 1, after, &[Remove(1), Retire(2), Remove(3), Retire(5)]);
+        check(&listing, 1, after, &[Remove(1), Retire(2), Remove(3), Empty(5)]);
         check(&listing, 1, finished("2037-01-01T00:00:00Z", at), &[]);
     }
 
     #[test]
     fn one_that_somebody_deletes_leaves_what_others_need() {
         let listing = [acked(1), stored(2, Acked, &[1]), acked(3)];
-        let contents = Contents { listing: &listing, retired: &[] };
-        let delete = |seq| plan_delete("train", contents, seq);
+        let contents = Contents { listing: listing.to_vec(), retired: Vec::new() };
+        let delete = |seq| plan_delete("train", &contents, seq);
         assert_eq!(delete(1).unwrap(), [Retire(1)]);
         assert_eq!(delete(2).unwrap(), [Remove(2)]);
-        assert_eq!(delete(3).unwrap(), [Retire(3)], "its number must not be used again");
+        assert_eq!(delete(3).unwrap(), [Empty(3)], "its number must not be used again");
         assert!(matches!(delete(4), Err(Error::NotFound { seq: Some(4), .. })));
     }
 
@@ -288,10 +300,10 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_happens(listing in any_listing(), keep_last in 1..5_u32) {
-            let contents = Contents { listing: &listing, retired: &[] };
-            let steps = plan(contents, &policy(keep_last), Situation::Running);
+            let contents = Contents { listing: listing.clone(), retired: Vec::new() };
+            let steps = plan(&contents, &policy(keep_last), Situation::Running);
             let gone: BTreeSet<u64> =
-                steps.iter().map(|&(Retire(seq) | Remove(seq))| seq).collect();
+                steps.iter().map(|&(Retire(seq) | Empty(seq) | Remove(seq))| seq).collect();
             let kept: Vec<Stored> =
                 listing.iter().filter(|stored| !gone.contains(&stored.seq())).cloned().collect();
             // The next restore is the same as before.
@@ -299,7 +311,7 @@ mod tests {
             prop_assert_eq!(seq(choose::newest(&kept)), seq(choose::newest(&listing)));
             // No kept one lost an archive.
             for base in kept.iter().flat_map(Stored::bases) {
-                prop_assert!(!steps.contains(&Remove(*base)));
+                prop_assert!(!steps.contains(&Remove(*base)) && !steps.contains(&Empty(*base)));
             }
             // As many trusted ones stay as the policy says, or all there are.
             let trusted = |list: &[Stored]| {
