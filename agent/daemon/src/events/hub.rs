@@ -21,6 +21,9 @@ use crate::socket::{BindError, Bound, Place};
 /// Out of descriptors or memory: trying again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// A socket is given up as soon as its task runs again.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
 /// Refused clients that are given time to read why, so that strangers cannot use up the
 /// connections of the jobs.
 const MAX_REFUSALS: usize = 64;
@@ -52,6 +55,26 @@ struct State {
     jobs: HashMap<JobName, Job>,
     clients: HashMap<ClientId, Outbox>,
     next_client: u64,
+    /// For each job's socket, what is cancelled once it is given up.
+    sockets: HashMap<JobName, Arc<CancellationToken>>,
+}
+
+/// A job's own socket; dropped once it is given up, or could not be had.
+struct Served {
+    hub: EventsHub,
+    job: JobName,
+    given_up: Arc<CancellationToken>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.given_up.cancel();
+        let mut state = self.hub.state();
+        // A later job of the same name may have its own by now.
+        if state.sockets.get(&self.job).is_some_and(|newest| Arc::ptr_eq(newest, &self.given_up)) {
+            state.sockets.remove(&self.job);
+        }
+    }
 }
 
 struct Job {
@@ -133,7 +156,8 @@ impl EventsHub {
         self.state().clients.get(&client).is_some_and(|outbox| outbox.send(message))
     }
 
-    /// Serves a socket for one job until the job is removed.
+    /// Serves a socket for one job until the job is removed. A socket of an earlier job of this name
+    /// that is still being given up is waited for.
     ///
     /// # Errors
     /// Where the job is not known, or the socket cannot be bound.
@@ -144,9 +168,17 @@ impl EventsHub {
     ) -> Result<(), JobSocketError> {
         let unknown = || JobSocketError::NoSuchJob(name.clone());
         let stop = self.state().jobs.get(name).map(|job| job.stop.clone()).ok_or_else(unknown)?;
+        let served = Served { hub: self.clone(), job: name.clone(), given_up: Arc::default() };
+        let earlier = self.state().sockets.insert(name.clone(), Arc::clone(&served.given_up));
+        if let Some(earlier) = earlier {
+            // If it is not given up in time, binding says that it is in use.
+            let _ = tokio::time::timeout(GIVE_UP, earlier.cancelled()).await;
+        }
         let bound = Bound::bind(place).await?;
-        let (hub, via) = (self.clone(), Via::Job(name.clone()));
-        self.shared.tasks.spawn(async move { hub.serve(bound, via, stop).await });
+        self.shared.tasks.spawn(async move {
+            served.hub.serve(bound, Via::Job(served.job.clone()), stop).await;
+            drop(served);
+        });
         Ok(())
     }
 

@@ -370,6 +370,21 @@ async fn a_removed_job_lets_its_clients_go_after_the_last_message() {
 }
 
 #[tokio::test]
+async fn a_job_of_the_same_name_gets_the_socket_at_once() {
+    let mut server = Server::start(Limits::default()).await;
+    let (mut old, _) = server.subscriber().await;
+    for _ in 0..20 {
+        server.hub.remove_job(&name("a"));
+        server.a = server.hub.add_job(name("a"));
+        server.hub.bind_job_socket(&name("a"), server.place("a")).await.unwrap();
+    }
+    assert_eq!(old.line().await, "", "the old job's client was let go");
+    let (mut client, id) = server.subscriber().await;
+    assert!(server.hub.send(id, &AgentMessage::request(1, false, None)));
+    assert!(client.line().await.contains("request"));
+}
+
+#[tokio::test]
 async fn closing_ends_every_connection_within_the_grace() {
     let mut server = Server::start(Limits::default()).await;
     let (mut client, _) = server.subscriber().await;
