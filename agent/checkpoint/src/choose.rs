@@ -58,6 +58,13 @@ pub fn newest(listing: &[Stored]) -> Option<Choice> {
     Some(Choice { seq, reason, passed_over })
 }
 
+/// Why one was chosen, and what was passed over, in one line for people.
+#[must_use]
+pub fn explanation(reason: &str, passed_over: &[PassedOver]) -> String {
+    let over = passed_over.iter().map(|over| format!("; {} is {}", over.seq, over.why));
+    std::iter::once(reason.to_owned()).chain(over).collect()
+}
+
 /// The checkpoint that somebody asked for by number: a torn or suspect one is theirs to choose.
 ///
 /// # Errors

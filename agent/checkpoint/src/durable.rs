@@ -10,7 +10,10 @@ use tempfile::NamedTempFile;
 use crate::error::{Context as _, Error, Result};
 
 /// Makes a file of this content appear at `path`, in place of what may be there.
-pub(crate) fn publish(path: &Path, content: &[u8]) -> Result<()> {
+///
+/// # Errors
+/// Where it cannot be written; then what was there stays.
+pub fn publish(path: &Path, content: &[u8]) -> Result<()> {
     let staged = stage(path, content)?;
     staged.persist(path).map_err(|error| failed("replace", path, error.error))?;
     sync_dir(parent(path))

@@ -8,7 +8,7 @@ pub mod archive;
 mod capture;
 pub mod choose;
 pub mod control;
-mod durable;
+pub mod durable;
 pub mod error;
 pub mod export;
 pub mod format;

@@ -71,6 +71,19 @@ pub fn record_attempt(
     Ok(next.suspect)
 }
 
+/// Records that attempts cannot go on from a checkpoint, whatever is known of its own attempts: it
+/// was left by attempts that failed from a suspect one.
+///
+/// # Errors
+/// [`Error::Fenced`] where the epoch is over, or why it cannot be recorded.
+pub fn mark_suspect(store: &JobStore, epoch: &Epoch, seq: u64) -> Result<()> {
+    let known = read(store, seq)?;
+    if known.suspect {
+        return Ok(());
+    }
+    store.replace_record(epoch, seq, OUTCOMES, &Outcomes { format: FORMAT, suspect: true, ..known })
+}
+
 /// Records what was found to be wrong with a checkpoint's data.
 ///
 /// # Errors

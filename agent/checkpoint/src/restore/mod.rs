@@ -16,6 +16,8 @@ mod attributes;
 mod beneath;
 mod build;
 mod compare;
+mod elsewhere;
+mod empty;
 mod findings;
 mod finish;
 mod plan;
@@ -38,6 +40,8 @@ use crate::root::Root;
 use crate::store::{Epoch, JobStore, ManifestReader};
 use crate::stored::Stored;
 
+pub use elsewhere::roots_under;
+pub use empty::empty;
 pub use findings::{About, Warning};
 
 use attributes::Policy;
@@ -64,6 +68,14 @@ pub struct RestoreOptions {
     pub keep_privileges: bool,
 }
 
+impl RestoreOptions {
+    /// For the next attempt of a job: everything, as the job's user, warnings for what cannot be.
+    #[must_use]
+    pub fn for_job(credentials: Option<Credentials>, threads: NonZeroUsize) -> Self {
+        Self { credentials, threads, only: None, strict: false, keep_privileges: false }
+    }
+}
+
 /// What a restore did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreReport {
@@ -83,6 +95,14 @@ pub struct RestoreReport {
     pub unchanged: bool,
     /// What a person should know.
     pub warnings: Vec<Warning>,
+}
+
+impl RestoreReport {
+    /// Why this one, and what was passed over, in one line for people.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        choose::explanation(&self.reason, &self.passed_over)
+    }
 }
 
 /// Restores the checkpoint that somebody asked for.

@@ -18,6 +18,7 @@
 //! [`plan`] decides, [`execute`] does one step. Neither may run while a checkpoint of the job is
 //! being written: what that one is going to point to must not go away meanwhile.
 
+mod apply;
 mod execute;
 
 use std::cmp::Reverse;
@@ -30,6 +31,7 @@ use crate::choose;
 use crate::error::{Error, Result};
 use crate::stored::{Standing, Stored};
 
+pub use apply::{apply, delete};
 pub use execute::execute;
 
 /// The newest checkpoint may prove bad, so it always has a trusted predecessor.
