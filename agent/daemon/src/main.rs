@@ -1,17 +1,61 @@
-//! The agent's executable, which is also that of the shim of each attempt.
+//! The node's agent.
 
-use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nodus_agent::attempt::{SHIM_ARGUMENT, shim};
+use anyhow::Context as _;
+use clap::Parser;
+use nodus_agent::{attempt, config, daemon};
+use tracing_subscriber::EnvFilter;
+
+/// Keeps the progress of this node's jobs.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration; `<FILE>.d/*.toml` is read after it
+    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_FILE)]
+    config: PathBuf,
+    /// Check the configuration and exit
+    #[arg(long)]
+    check: bool,
+}
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args_os().skip(1);
-    // Before anything else: a shim must not have a second thread.
-    if arguments.next().is_some_and(|first| first == SHIM_ARGUMENT) {
-        return shim::main(arguments);
+    if std::env::args_os().nth(1).is_some_and(|first| first == attempt::SHIM_ARGUMENT) {
+        return attempt::shim::main(std::env::args_os().skip(2));
     }
-    // There is nobody left to tell if standard error is closed.
-    let _ = writeln!(std::io::stderr(), "nodus-agent: unknown arguments");
-    ExitCode::from(2)
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            #[allow(clippy::print_stderr)] // The one place where an error is shown.
+            {
+                eprintln!("nodus-agent: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let settings = config::Settings::load(&arguments.config)?;
+    let filter = EnvFilter::try_new(&settings.log)
+        .with_context(|| format!("agent.log: {:?} is not allowed", settings.log))?;
+    if arguments.check {
+        return Ok(());
+    }
+    log_to_stderr(filter);
+    daemon::raise_descriptor_limit();
+    let shim = std::env::current_exe().context("cannot find the agent's own executable")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(daemon::run(settings, shim))
+}
+
+/// The journal adds the time and the host by itself.
+fn log_to_stderr(filter: EnvFilter) {
+    let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        format.without_time().with_ansi(false).init();
+    } else {
+        format.init();
+    }
 }

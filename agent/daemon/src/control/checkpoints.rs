@@ -1,7 +1,6 @@
 //! The checkpoints of a job.
 
 use std::io;
-use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
@@ -105,11 +104,11 @@ pub(super) async fn export(
 
 /// Asks an operation to stop when the request that waits for it is over.
 #[derive(Default)]
-struct CancelOnDrop(Arc<Control>);
+struct CancelOnDrop(Control);
 
 impl CancelOnDrop {
-    fn control(&self) -> Arc<Control> {
-        Arc::clone(&self.0)
+    fn control(&self) -> Control {
+        self.0.clone()
     }
 }
 

@@ -1,0 +1,53 @@
+//! The interruptions of this node, kept over restarts and reboots.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cadence::{InterruptionHistory, Prior};
+
+use super::Settings;
+
+/// What this node has seen, and where that is written down.
+#[derive(Debug)]
+pub struct History {
+    seen: InterruptionHistory,
+    path: Option<PathBuf>,
+}
+
+impl History {
+    /// Reads what was written down; one that cannot be understood begins anew, since it only
+    /// improves an assumption.
+    pub fn load(settings: &Settings) -> Self {
+        let path = settings.history.clone();
+        let text = path.as_ref().and_then(|path| std::fs::read(path).ok());
+        let seen = text.map(|text| serde_json::from_slice(&text));
+        let seen = seen.unwrap_or_else(|| Ok(InterruptionHistory::default()));
+        let seen = seen.unwrap_or_else(|error| {
+            tracing::warn!(%error, ?path, "the record of interruptions cannot be read, and begins anew");
+            InterruptionHistory::default()
+        });
+        Self { seen, path }
+    }
+
+    /// M.
+    #[must_use]
+    pub fn mean_between(&self, prior: &Prior) -> Duration {
+        self.seen.mean_between(prior)
+    }
+
+    /// Adds how long an attempt ran, and whether it was taken away.
+    pub fn remember(&mut self, ran: Duration, interrupted: bool) {
+        self.seen.up(ran);
+        if interrupted {
+            self.seen.interrupted();
+        }
+        let Some(path) = &self.path else { return };
+        let text = serde_json::to_vec(&self.seen).expect("two numbers");
+        if let Err(error) = nodus_checkpoint::durable::publish(path, &text) {
+            tracing::warn!(
+                error = error.chain(),
+                "cannot write down the interruptions of this node"
+            );
+        }
+    }
+}
