@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Trigger { cause: Cause, urgent: bool, within: Option<u64>, copy: u64 },
     Subscribe { client: u64, pid: u32 },
@@ -129,25 +129,24 @@ impl Observer {
 
     fn send(&mut self, event: Event) {
         self.before(&event);
-        let actions = self.coordinator.on(self.now, event.clone());
+        let woke = event == Event::Woke;
+        let actions = self.coordinator.on(self.now, event);
         for action in &actions {
             self.check(action);
         }
-        if matches!(event, Event::Woke)
-            && let Some((_, CheckpointStage::Waiting)) = self.coordinator.in_progress()
-        {
+        if woke && let Some((_, CheckpointStage::Waiting)) = self.coordinator.in_progress() {
             assert!(self.wake.unwrap() > self.now, "a request is open past its deadline");
         }
     }
 
     fn before(&mut self, event: &Event) {
         match event {
-            Event::Ack { pid, ack } if ack.seq == self.request => {
-                if ack.status != AckStatus::Failed {
-                    self.deserters.remove(pid);
-                    for (asked, answered) in self.asked.values_mut() {
-                        *answered |= asked == pid;
-                    }
+            Event::Ack { pid, ack }
+                if ack.seq == self.request && ack.status != AckStatus::Failed =>
+            {
+                self.deserters.remove(pid);
+                for (asked, answered) in self.asked.values_mut() {
+                    *answered |= asked == pid;
                 }
             }
             Event::Left { client } => {
