@@ -19,6 +19,11 @@
 mod history;
 mod inputs;
 
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::time::{Duration, Instant};
 
