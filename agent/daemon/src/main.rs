@@ -1,5 +1,6 @@
 //! The node's agent.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,6 +57,6 @@ fn log_to_stderr(filter: EnvFilter) {
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         format.without_time().with_ansi(false).init();
     } else {
-        format.init();
+        format.with_ansi(std::io::stderr().is_terminal()).init();
     }
 }

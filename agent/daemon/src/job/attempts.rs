@@ -210,6 +210,7 @@ impl JobTask {
                     });
                 }
                 self.live_on(lifecycle::Event::Started);
+                self.plan_checkpoint();
             }
             Err(message) => {
                 self.record.message = Some(message.clone());
@@ -228,7 +229,6 @@ impl JobTask {
         self.last_checkpoint = None;
         self.live = Some(live);
         self.log_ended = CancellationToken::new();
-        self.plan_checkpoint();
         self.follow_log(&running);
         let post = self.post.clone();
         tokio::spawn(async move {
@@ -307,6 +307,7 @@ impl JobTask {
         let running = Arc::new(running);
         self.attach(Live { running, since, writing_when_told: HashSet::new(), deadline: None });
         tracing::info!(job = %self.name, attempt = self.record.attempt_number(), "found the running attempt again");
+        self.plan_checkpoint();
         if let Some(intent) = intent {
             self.live_on(lifecycle::Event::End(intent));
         }
