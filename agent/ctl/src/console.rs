@@ -131,6 +131,11 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "nodus: {text}");
 }
 
+/// Writes a line beside the results, as it is.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
 /// Says why a command failed.
 pub(crate) fn complain(error: &Error) {
     let _ = writeln!(io::stderr().lock(), "nodusctl: {}", error.sentence());

@@ -81,6 +81,12 @@ pub enum Error {
     },
 }
 
+impl From<nodus_agent::engine::Refusal> for Error {
+    fn from(refusal: nodus_agent::engine::Refusal) -> Self {
+        Self::Problem(refusal.0)
+    }
+}
+
 impl From<InvalidField> for Error {
     fn from(error: InvalidField) -> Self {
         Self::Spec(error.into())
@@ -97,7 +103,11 @@ impl Error {
     /// Whoever reads our output has gone, which is their decision and no failure of ours.
     #[must_use]
     pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+        use nodus_checkpoint::Error as Store;
+        let (Self::Io { source, .. } | Self::Checkpoint(Store::Io { source, .. })) = self else {
+            return false;
+        };
+        source.kind() == io::ErrorKind::BrokenPipe
     }
 
     /// Whether the agent may be back in a moment, as after its restart.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use nodus_protocol::checkpoint::Outcome;
-use nodus_protocol::control::{AttemptInfo, JobInfo};
+use nodus_protocol::control::{JobDetail, LastOutcome};
 use nodus_protocol::job::{AttemptEnd, Phase, StopReason};
 
 /// A status of this process; `docs/cli.md` lists what each means.
@@ -71,22 +71,35 @@ Exit status:
 /// The program's own status is passed on wherever the program decided. A used up `maxWallTime` is
 /// a success, since a chain of jobs that ended as planned must not be reported as broken.
 #[must_use]
-pub fn of_job(info: &JobInfo, attempts: &[AttemptInfo]) -> Exit {
-    match (info.phase, info.reason) {
+pub fn of_job(job: &JobDetail) -> Exit {
+    match (job.info.phase, job.info.reason) {
         (Phase::Succeeded, _) | (Phase::Failed, Some(StopReason::WallTimeExceeded)) => Exit::DONE,
         (Phase::Failed, None | Some(StopReason::RetriesExceeded)) => {
-            attempts.last().and_then(|attempt| attempt.end).map_or(Exit::FAILED, of_program)
+            last_end(job).map_or(Exit::FAILED, of_program)
         }
         (Phase::Failed, Some(_)) => Exit::ENDED,
-        (
-            Phase::Pending
-            | Phase::Running
-            | Phase::Suspending
-            | Phase::Suspended
-            | Phase::Recovering,
-            _,
-        ) => Exit::RESUMABLE,
+        (Phase::Suspended, _) => of_suspended(job),
+        (Phase::Pending | Phase::Running | Phase::Suspending | Phase::Recovering, _) => {
+            Exit::RESUMABLE
+        }
     }
+}
+
+/// A person who suspends learns here that the last checkpoint failed. A batch system has to start
+/// an interrupted job again whenever that goes on from something.
+fn of_suspended(job: &JobDetail) -> Exit {
+    let failed =
+        matches!(job.last_outcome, Some(LastOutcome { result: Outcome::Failed { .. }, .. }));
+    let interrupted = matches!(last_end(job), Some(AttemptEnd::Interrupted { .. }));
+    if !failed || (interrupted && job.info.latest_checkpoint.is_some()) {
+        Exit::RESUMABLE
+    } else {
+        Exit::FAILED
+    }
+}
+
+fn last_end(job: &JobDetail) -> Option<AttemptEnd> {
+    job.attempts.last().and_then(|attempt| attempt.end)
 }
 
 fn of_program(end: AttemptEnd) -> Exit {
@@ -130,7 +143,8 @@ mod tests {
         detail.info.phase = phase;
         detail.info.reason = reason;
         detail.attempts.last_mut().unwrap().end = Some(end);
-        let exit = of_job(&detail.info, &detail.attempts);
+        detail.last_outcome = None;
+        let exit = of_job(&detail);
         assert_eq!(exit.code(), expected, "{phase} {reason:?} {end}");
     }
 
@@ -153,5 +167,21 @@ mod tests {
         }
         let used_up = Some(StopReason::WallTimeExceeded);
         check(Phase::Failed, used_up, AttemptEnd::Interrupted { by: Interruption::TimeLimit }, 0);
+    }
+
+    #[test]
+    fn a_failed_last_checkpoint_is_not_passed_over() {
+        let mut detail = samples::detail(); // whose last outcome is a failure
+        detail.info.phase = Phase::Suspended;
+        let mut check = |end, latest: bool, expected: u8| {
+            detail.attempts.last_mut().unwrap().end = Some(end);
+            detail.info.latest_checkpoint = latest.then(|| samples::stored(7));
+            assert_eq!(of_job(&detail).code(), expected, "{end}, earlier: {latest}");
+        };
+        check(AttemptEnd::Suspended, true, 1);
+        check(AttemptEnd::Suspended, false, 1);
+        let interrupted = AttemptEnd::Interrupted { by: Interruption::Reclaim };
+        check(interrupted, true, 75);
+        check(interrupted, false, 1);
     }
 }

@@ -143,6 +143,56 @@ fn several_paths_are_restored_below_the_directory() {
 }
 
 #[test]
+fn verify_reads_all_data_and_fails_if_any_is_damaged() {
+    let home = Home::new();
+    home.commit(1, &["/nodus/state"], "one");
+    home.commit(2, &["/nodus/state"], "two!");
+    let sound = "checkpoint 1 is sound, 3B compared\ncheckpoint 2 is sound, 4B compared\n";
+    assert_eq!(home.ok(&["checkpoint", "verify", "train"]), sound);
+    let archive = home.path("store/jobs/train/checkpoints/2/data-0.tar.zst");
+    let file = fs::File::options().write(true).open(archive).unwrap();
+    file.set_len(10).unwrap();
+    let output = home.run(&["checkpoint", "verify", "train"]);
+    assert_eq!(output.status.code(), Some(1));
+    let found = String::from_utf8(output.stdout).unwrap();
+    assert!(found.starts_with("checkpoint 1 is sound"), "{found}");
+    assert!(found.contains("\ncheckpoint 2 is damaged: "), "{found}");
+    home.ok(&["checkpoint", "verify", "train", "1"]);
+}
+
+#[test]
+fn an_export_is_an_ordinary_archive() {
+    let home = Home::new();
+    home.commit(1, &["/nodus/state"], "one");
+    let said = home.ok(&["checkpoint", "export", "train", "-O", "x.tar.zst"]);
+    assert!(said.starts_with("x.tar.zst: "), "{said}");
+    fs::create_dir(home.path("out")).unwrap();
+    let mut tar = Command::new("tar");
+    tar.args(["--zstd", "-xf", "x.tar.zst", "-C", "out"]).current_dir(home.0.path());
+    assert!(tar.status().unwrap().success());
+    assert_eq!(read(&home.path("out/nodus/state/step")), "one");
+    let piped = home.run(&["checkpoint", "export", "train", "1"]).stdout;
+    assert_eq!(piped, fs::read(home.path("x.tar.zst")).unwrap());
+    home.refused(&["checkpoint", "export", "train", "7", "-O", "y"], 4, "no checkpoint 7");
+    assert!(!home.path("y").exists());
+}
+
+#[test]
+fn a_checkpoint_is_deleted_unless_the_job_runs() {
+    let home = Home::new();
+    home.commit(1, &["/nodus/state"], "one");
+    home.commit(2, &["/nodus/state"], "two");
+    let store = home.store();
+    let running = store.lock().unwrap().unwrap();
+    home.refused(&["checkpoint", "delete", "train", "1"], 5, "job/train is running");
+    drop(running);
+    let said = home.ok(&["checkpoint", "delete", "train", "1"]);
+    assert_eq!(said, "checkpoint 1 of job/train is deleted\n");
+    home.refused(&["checkpoint", "delete", "train", "1"], 4, "no checkpoint 1");
+    home.ok(&["checkpoint", "verify", "train"]);
+}
+
+#[test]
 fn a_restore_never_replaces_what_is_there() {
     let home = Home::new();
     home.commit(1, &["/nodus/state"], "one");

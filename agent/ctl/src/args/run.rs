@@ -1,6 +1,7 @@
 //! `run`: flags over a job description, into the one type that both have.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
@@ -48,6 +49,15 @@ pub struct Run {
     /// Where a standalone run keeps its files.
     #[command(flatten)]
     pub places: Places,
+    /// How long this process has between SIGTERM and its end, in a standalone run
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = nodus_protocol::units::parse_duration,
+        requires = "standalone"
+    )]
+    pub grace: Duration,
     /// Show every event of a standalone run
     #[arg(short, long, requires = "standalone")]
     pub verbose: bool,

@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::CheckpointState;
-use nodus_protocol::control::{CheckpointNow, RestoreTo};
+use nodus_protocol::control::{CheckpointNow, RestoreTo, VerifyDone};
 
 use super::Session;
 use super::stored::refuse_occupied;
 use crate::args::{Now, Restore, Verify};
-use crate::console::Surroundings;
+use crate::console::{Console, Surroundings};
 use crate::error::{Error, Result};
 use crate::exit::{self, Exit};
 use crate::progress::Progress;
@@ -55,9 +55,7 @@ impl Session {
             found.push(self.client.verify(job, seq, verify.wait.timeout).await?);
         }
         drop(bar);
-        self.console.result(&found, || found.iter().map(render::verified).collect())?;
-        let sound = found.iter().all(|done| done.problems.is_empty());
-        Ok(if sound { Exit::DONE } else { Exit::FAILED })
+        checked(&found, &self.console)
     }
 
     /// Every checkpoint that has data.
@@ -75,9 +73,7 @@ impl Session {
 
     pub(super) async fn checkpoint_delete(&self, job: &JobName, seq: u64) -> Result<Exit> {
         self.client.delete_checkpoint(job, seq).await?;
-        let value = serde_json::json!({ "deleted": seq });
-        self.console.result(&value, || format!("checkpoint {seq} of job/{job} is deleted"))?;
-        Ok(Exit::DONE)
+        deleted_checkpoint(job, seq, &self.console)
     }
 
     pub(super) async fn restore(&self, restore: &Restore, around: &Surroundings) -> Result<Exit> {
@@ -94,4 +90,18 @@ impl Session {
         self.console.result(&done, || render::restored(&done))?;
         Ok(Exit::DONE)
     }
+}
+
+/// Says that a checkpoint is gone.
+pub(super) fn deleted_checkpoint(job: &JobName, seq: u64, console: &Console) -> Result<Exit> {
+    let value = serde_json::json!({ "deleted": seq });
+    console.result(&value, || format!("checkpoint {seq} of job/{job} is deleted"))?;
+    Ok(Exit::DONE)
+}
+
+/// Says what was found; anything that is wrong makes it a failure.
+pub(super) fn checked(found: &[VerifyDone], console: &Console) -> Result<Exit> {
+    console.result(found, || found.iter().map(render::verified).collect())?;
+    let sound = found.iter().all(|done| done.problems.is_empty());
+    Ok(if sound { Exit::DONE } else { Exit::FAILED })
 }

@@ -5,6 +5,7 @@ mod export;
 mod job;
 mod logs;
 mod run;
+mod standalone;
 mod stored;
 mod work;
 
@@ -33,6 +34,11 @@ pub(crate) fn dispatch(cli: Cli, around: &Surroundings) -> Result<Exit> {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "nodusctl", &mut script);
         return console.bytes(&script).map(|()| Exit::DONE);
+    }
+    if let Command::Run(run) = &command
+        && run.standalone
+    {
+        return standalone::run(run, &console, around);
     }
     if let Some(exit) = stored::without_agent(&command, &console, around) {
         return exit;

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use nodus_protocol::control::Submit;
-use nodus_protocol::spec::{JobSpec, SpecFile};
+use nodus_protocol::spec::SpecFile;
 
 use super::Session;
 use crate::args::Run;
@@ -19,12 +19,7 @@ const MAX_DESCRIPTION: u64 = 1 << 20;
 
 impl Session {
     pub(super) async fn run(&self, run: &Run, around: &Surroundings) -> Result<Exit> {
-        let spec = spec(run, around)?;
-        let (environment, left_out) = around.text_environment();
-        if !left_out.is_empty() {
-            note(&format!("not text and left out of the job: {}", left_out.join(", ")));
-        }
-        let info = self.client.submit(&Submit { spec, environment }).await?;
+        let info = self.client.submit(&submission(run, around)?).await?;
         if run.detach {
             let text = || format!("job/{} is submitted", info.name);
             self.console.result(&info, text)?;
@@ -34,7 +29,7 @@ impl Session {
             detail = self.follow(&info.name, 1) => {
                 let detail = detail?;
                 note(&render::state(&detail.info));
-                Ok(exit::of_job(&detail.info, &detail.attempts))
+                Ok(exit::of_job(&detail))
             }
             pressed = tokio::signal::ctrl_c() => {
                 pressed.map_err(|source| Error::io("wait for", "Ctrl-C", source))?;
@@ -49,10 +44,15 @@ impl Session {
     }
 }
 
-/// The job that the file and the flags describe.
-pub(super) fn spec(run: &Run, around: &Surroundings) -> Result<JobSpec> {
+/// The job that the file and the flags describe, in the environment of whoever typed the command.
+pub(super) fn submission(run: &Run, around: &Surroundings) -> Result<Submit> {
     let file = run.file.as_deref().map(description).transpose()?.unwrap_or_default();
-    Ok(run.over(file, &around.here).validate()?)
+    let spec = run.over(file, &around.here).validate()?;
+    let (environment, left_out) = around.text_environment();
+    if !left_out.is_empty() {
+        note(&format!("not text and left out of the job: {}", left_out.join(", ")));
+    }
+    Ok(Submit { spec, environment })
 }
 
 fn description(path: &Path) -> Result<SpecFile> {

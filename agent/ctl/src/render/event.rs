@@ -15,8 +15,13 @@ use super::text::{between, count, safe};
 #[must_use]
 pub fn is_trivial(event: &JobEvent) -> bool {
     match event {
-        JobEvent::Phase { phase, .. } => {
-            matches!(phase, Phase::Pending | Phase::Running | Phase::Suspending)
+        JobEvent::Phase { phase, message, .. } => {
+            // A message is not told elsewhere.
+            message.is_none()
+                && matches!(
+                    phase,
+                    Phase::Pending | Phase::Running | Phase::Suspending | Phase::Recovering
+                )
         }
         JobEvent::CheckpointRequested { urgent, .. } => !urgent,
         JobEvent::CheckpointCaptured { .. } | JobEvent::Progress(_) => true,

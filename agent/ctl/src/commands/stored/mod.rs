@@ -1,5 +1,7 @@
 //! Commands on a store itself, with no agent: `--store DIR`.
 
+mod checks;
+mod export;
 mod restore;
 
 use std::fs;
@@ -7,14 +9,15 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use jiff::Timestamp;
-use nodus_checkpoint::choose;
 use nodus_checkpoint::store::{JobStore, Stored};
+use nodus_checkpoint::{choose, retention};
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::CheckpointInfo;
 
 pub(super) use restore::refuse_occupied;
 
-use crate::args::{CheckpointCommand, Command, Delete, ListCheckpoints, Show};
+use super::checkpoint::deleted_checkpoint;
+use crate::args::{CheckpointCommand, Command, Delete, DeleteCheckpoint, ListCheckpoints, Show};
 use crate::console::{Console, Surroundings};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -35,6 +38,15 @@ pub(super) fn without_agent(
         }
         Command::Checkpoint(CheckpointCommand::Show(show)) => {
             checkpoint_show(show, show.direct.store.as_deref()?, console)
+        }
+        Command::Checkpoint(CheckpointCommand::Verify(verify)) => {
+            checks::verify(verify, verify.direct.store.as_deref()?, console)
+        }
+        Command::Checkpoint(CheckpointCommand::Export(export)) => {
+            export::export(export, export.direct.store.as_deref()?, console)
+        }
+        Command::Checkpoint(CheckpointCommand::Delete(delete)) => {
+            delete_checkpoint(delete, delete.direct.store.as_deref()?, console)
         }
         Command::Restore(args) => {
             restore::restore(args, args.direct.store.as_deref()?, console, around)
@@ -60,6 +72,17 @@ fn checkpoint_show(args: &Show, store: &Path, console: &Console) -> Result<Exit>
     let text = || render::checkpoint(&info, Timestamp::now(), console.style);
     console.result(&info, text)?;
     Ok(Exit::DONE)
+}
+
+/// Under the epoch that is current, which a running job on this node would hold the lock for.
+fn delete_checkpoint(args: &DeleteCheckpoint, store: &Path, console: &Console) -> Result<Exit> {
+    let (job, seq) = (&args.job.0, args.seq);
+    let store = open(store, job)?;
+    let _lock = store.lock()?.ok_or_else(|| busy(job))?;
+    let current = store.epochs()?.last().map(|record| record.epoch);
+    let epoch = store.resume_epoch(current.ok_or_else(|| absent(&store, Some(seq)))?)?;
+    retention::delete(&store, &epoch, seq)?;
+    deleted_checkpoint(job, seq, console)
 }
 
 /// The directories of a standalone job. What is to be found again by this command goes last, so
