@@ -72,11 +72,14 @@ pub fn event_line(event: &TimedEvent) -> Option<String> {
 }
 
 fn notice(source: &str, deadline: Option<Timestamp>, now: Timestamp) -> String {
-    let when = match deadline {
-        Some(deadline) => format!("in {}", format_duration(between(now, deadline))),
-        None => "at once".to_owned(),
-    };
-    format!("notice from {}: the capacity goes away {when}", safe(source))
+    let source = safe(source);
+    match deadline {
+        Some(deadline) => {
+            let left = format_duration(between(now, deadline));
+            format!("notice from {source}: the capacity goes away in {left}")
+        }
+        None => format!("notice from {source}: the capacity is about to go away"),
+    }
 }
 
 fn milliseconds(number: u64) -> String {
@@ -155,6 +158,10 @@ mod tests {
         check(
             JobEvent::Notice { source: "SIGTERM".to_owned(), deadline },
             "notice from SIGTERM: the capacity goes away in 2m",
+        );
+        check(
+            JobEvent::Notice { source: "SIGUSR1".to_owned(), deadline: None },
+            "notice from SIGUSR1: the capacity is about to go away",
         );
         check(JobEvent::Warning { message: "a\nb".to_owned() }, "warning: a\\nb");
     }
