@@ -118,20 +118,30 @@ fn c24_a_writer_that_stops() {
 /// C24 (3): a file that never stands still ends, and is told apart, whoever acknowledged.
 #[test]
 fn c24_a_writer_that_never_stops() {
+    const TRIES: usize = 50;
     let mut job = Job::new();
-    let path = job.write("log.bin", vec![0; 8 * MIB]);
+    let path = job.write("log.bin", vec![0; 16 * MIB]);
     job.write("other", noise(1, MIB));
     let file = File::options().write(true).open(&path).unwrap();
-    let captured = job.capture().unwrap();
     let mut round = 0_u8;
     let write = || {
         round = round.wrapping_add(1);
         file.write_all_at(&[round; 512], 0).unwrap();
-        file.write_all_at(&[round; 512], 7 << 20).unwrap();
+        file.write_all_at(&[round; 512], 15 << 20).unwrap();
     };
-    let record = committed(disturbed(write, || finish(captured, Asked::Acked)).unwrap());
-    assert_eq!((record.consistency, record.acked), (Consistency::Torn, true));
-    assert_eq!(record.torn, ["/nodus/state/log.bin"]);
+    // The writer may by chance not run during one pass, and then the file did stand still.
+    let torn = disturbed(write, || {
+        let snapshot = |_| {
+            let captured = job.capture().unwrap();
+            committed(finish(captured, Asked::Acked).unwrap())
+        };
+        (0..TRIES).map(snapshot).find(|record| record.consistency == Consistency::Torn)
+    });
+    let record = torn.unwrap();
+    assert_eq!(
+        (record.acked, record.torn.as_slice()),
+        (true, ["/nodus/state/log.bin".to_owned()].as_slice())
+    );
     let entries = job.entries(&record);
     let modified = |name: &str| {
         let entry = entries.iter().find(|entry| entry.path == name.as_bytes()).unwrap();
@@ -139,7 +149,6 @@ fn c24_a_writer_that_never_stops() {
     };
     assert!(modified("log.bin") && !modified("other"));
     assert!(job.contents(&record)[b"other".as_slice()] == noise(1, MIB));
-    drop(job.untar(&record));
 }
 
 /// C36: a file that becomes shorter and longer under the copy leaves a well-formed archive.
@@ -154,10 +163,8 @@ fn c36_a_file_that_shrinks() {
         long = !long;
         file.set_len(if long { 9 << 20 } else { 1 << 20 }).unwrap();
     };
-    let record = disturbed(resize, || {
-        let captured = job.capture().unwrap();
-        committed(finish(captured, Asked::Acked).unwrap())
-    });
+    let captured = job.capture().unwrap();
+    let record = disturbed(resize, || committed(finish(captured, Asked::Acked).unwrap()));
     let contents = job.contents(&record);
     assert!(contents[b"b.bin".as_slice()] == noise(2, 3 * MIB));
     let (_target, root) = job.untar(&record);

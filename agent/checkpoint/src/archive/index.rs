@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::format::{Entry, FRAME_SIZE, FrameRef, Hash};
 
-/// Frames that are remembered: 1 TiB in frames of 4 MiB, in about 24 MiB of memory.
-const MAX_FRAMES: usize = 256 << 10;
+/// Frames that are remembered: 512 GiB in frames of 4 MiB, in about 12 MiB of memory.
+const MAX_FRAMES: usize = 128 << 10;
 
 /// Frames of large files by their hash.
 #[derive(Default)]

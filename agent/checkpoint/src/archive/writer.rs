@@ -1,6 +1,5 @@
 //! The archive file: frames in order, headers of large files filled in when their end is known.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt as _;
@@ -37,11 +36,22 @@ pub(crate) struct FileSpec {
 /// What became of the frames.
 pub(crate) struct Written {
     /// Where each frame is, by ticket.
-    pub(crate) frames: HashMap<Ticket, FrameRef>,
+    frames: Vec<Option<FrameRef>>,
     /// Length of the archive.
     pub(crate) bytes: u64,
     /// How many frames are new.
     pub(crate) stored: u64,
+}
+
+impl Written {
+    /// Where the frame of this ticket is; `None` where none was handed over.
+    pub(crate) fn frame(&self, ticket: Ticket) -> Option<FrameRef> {
+        self.frames.get(index(ticket)).copied().flatten()
+    }
+}
+
+fn index(ticket: Ticket) -> usize {
+    usize::try_from(ticket).expect("memory is addressed by at least 32 bits")
 }
 
 pub(crate) struct Archive {
@@ -51,7 +61,7 @@ pub(crate) struct Archive {
     pool: Pool,
     at: u64,
     flushed: u64,
-    frames: HashMap<Ticket, FrameRef>,
+    frames: Vec<Option<FrameRef>>,
     stored: u64,
     open: Option<OpenFile>,
 }
@@ -76,7 +86,7 @@ struct Run {
 impl Archive {
     pub(crate) fn new(file: File, path: &Path, seq: u64, pool: Pool) -> Self {
         let path = path.to_owned();
-        let frames = HashMap::new();
+        let frames = Vec::new();
         Self { file, path, seq, pool, at: 0, flushed: 0, frames, stored: 0, open: None }
     }
 
@@ -123,7 +133,9 @@ impl Archive {
                 FrameRef { seq: self.seq, at, stored: self.at - at, len, hash }
             }
         };
-        self.frames.insert(ticket, frame);
+        let ticket = index(ticket);
+        self.frames.resize(self.frames.len().max(ticket + 1), None);
+        self.frames[ticket] = Some(frame);
         Ok(())
     }
 

@@ -19,6 +19,8 @@ use crate::format::{Chunk, Entry, FrameRef, Kind, Time};
 
 /// How often a file that changed is copied again.
 const AGAIN: usize = 3;
+/// The longest name of a file whose parts still have a name that file systems take.
+const MAX_PART_NAME: usize = 255 - ".nodus-part.".len() - 20;
 /// Longest wait for the clock to step on past the file's last change.
 const CLOCK_STEP: Duration = Duration::from_millis(25);
 
@@ -66,16 +68,20 @@ pub(crate) struct Copier<'a> {
     /// Bytes of regular files so far, which a growing file adds to.
     pub(crate) bytes: &'a mut u64,
     pub(crate) max_size: u64,
+    /// Nobody is held up by it, so it may wait for a clock.
+    pub(crate) patient: bool,
 }
 
 impl Copier<'_> {
     /// Copies it; gives its entry, with chunks that are not resolved yet.
     pub(crate) fn copy(&mut self, source: &Source) -> Result<(Entry, Stability)> {
-        wait_for_clock(source);
         let mut tries_left = AGAIN;
         loop {
-            let read = file_clock();
             let before = self.stat(source)?;
+            if self.patient || tries_left < AGAIN {
+                self.wait_for_clock(source, &before);
+            }
+            let read = file_clock();
             self.check_size(source, &before)?;
             let chunks = self.pass(source, &before, tries_left == 0)?;
             let still = !self.stat(source)?.is_moved_from(&before);
@@ -100,7 +106,7 @@ impl Copier<'_> {
         let failed = |error: Errno| Error::io("read", &source.shown, error);
         let pieces = pieces::data(&source.file, attr.size).map_err(failed)?;
         self.pipeline.begin(spec(source, attr, pieces.clone()))?;
-        let sparse_whole = pieces.is_some() && source.before.is_empty();
+        let in_parts = may_be_in_parts(source, pieces.is_some());
         let pieces = pieces.unwrap_or_else(|| vec![(0, attr.size)]);
         let mut before = source.before.iter().peekable();
         let mut chunks = Vec::new();
@@ -117,14 +123,12 @@ impl Copier<'_> {
             self.control.progress(length);
             while before.next_if(|chunk| chunk.offset < offset).is_some() {}
             let same_place = before.peek().and_then(|chunk| whole_frame(chunk, offset, length));
-            let index = self.index.clone().filter(|_| !sparse_whole);
+            let reuse = match in_parts {
+                true => Reuse { same_place, index: self.index.clone() },
+                false => Reuse::default(),
+            };
             let ticket = self.pipeline.ticket();
-            self.pipeline.frame(
-                ticket,
-                Role::Content(offset),
-                content,
-                Reuse { same_place, index },
-            )?;
+            self.pipeline.frame(ticket, Role::Content(offset), content, reuse)?;
             let frame = unresolved(self.seq, ticket);
             chunks.push(Chunk { offset, len: length, skip: 0, frame });
         }
@@ -140,6 +144,14 @@ impl Copier<'_> {
         Ok(())
     }
 
+    /// Waits until a change from now on would show in the time stamps: one step of their clock.
+    fn wait_for_clock(&self, source: &Source, attr: &Attr) {
+        if !source.cloned && !source.network && attr.is_racy(file_clock(), false) {
+            // Nothing else is ever sent: the receiver only counts the time.
+            let _ = crossbeam_channel::after(CLOCK_STEP).recv();
+        }
+    }
+
     fn stat(&self, source: &Source) -> Result<Attr> {
         let stat =
             fstat(&source.file).map_err(|error| Error::io("look at", &source.shown, error))?;
@@ -147,18 +159,8 @@ impl Copier<'_> {
     }
 }
 
-/// Waits until a change from now on would show in the time stamps; as long as one step of a clock.
-fn wait_for_clock(source: &Source) {
-    let now = file_clock();
-    if !source.network && source.attr.is_racy(now, false) {
-        // Nothing else is ever sent: the receiver only counts the time.
-        let _ = crossbeam_channel::after(CLOCK_STEP).recv();
-    }
-}
-
 fn spec(source: &Source, attr: &Attr, pieces: Option<Vec<(u64, u64)>>) -> FileSpec {
-    // The header of a sparse member cannot become that of a part, so it must be sure.
-    let whole = pieces.is_none() || source.before.is_empty();
+    let whole = pieces.is_none() || !may_be_in_parts(source, true);
     FileSpec {
         name: source.name.clone(),
         entry: source.entry.clone(),
@@ -166,6 +168,15 @@ fn spec(source: &Source, attr: &Attr, pieces: Option<Vec<(u64, u64)>>) -> FileSp
         pieces,
         whole,
     }
+}
+
+/// Whether frames of it may be left out of the archive, which makes parts of the others.
+///
+/// The header of a sparse member cannot become that of a part, so that is settled before; and a name
+/// that is too long for the suffix of a part could not be unpacked.
+fn may_be_in_parts(source: &Source, sparse: bool) -> bool {
+    let file_name = source.name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    file_name.len() <= MAX_PART_NAME && (!sparse || !source.before.is_empty())
 }
 
 /// The frame of a chunk that is this window and nothing else.

@@ -30,6 +30,15 @@ pub(crate) enum Met {
     LeftOut,
 }
 
+/// A regular file that has been opened.
+struct Opened {
+    file: File,
+    attr: Attr,
+    entry: Entry,
+    /// A process holds it open for writing.
+    writable: bool,
+}
+
 impl Walker<'_> {
     /// Records a regular file.
     pub(super) fn file(&mut self, place: &Place<'_>, attr: Attr) -> Result<Met> {
@@ -43,16 +52,22 @@ impl Walker<'_> {
         {
             return self.unchanged_file(place, &attr, before);
         }
-        let file = match open_below(place.dir, place.name, false) {
-            Ok(file) => File::from(file),
-            Err(Errno::XDEV) => return Ok(self.leave_out(Note::Mount, place)),
-            Err(error) if is_gone(error) => return Ok(Met::Gone),
+        let listed = attr.object();
+        let opened = match open_below(place.dir, place.name, false) {
+            Ok(file) => self.stat_open(&file, place).map(|attr| (File::from(file), attr))?,
+            Err(Errno::XDEV) => {
+                self.recorder.changed |= before.is_some();
+                return Ok(self.leave_out(Note::Mount, place));
+            }
+            Err(error) if is_gone(error) => return Ok(self.gone(before.as_ref())),
             Err(error) => return Err(self.failed("open", place, error)),
         };
-        let attr = self.stat_open(&file, place)?;
+        let (file, attr) = opened;
         if attr.kind != FileType::RegularFile {
-            return Ok(Met::Gone);
+            return Ok(self.gone(before.as_ref()));
         }
+        // Replaced since it was listed: then it is not the file whose other name is known.
+        let linked = linked.filter(|_| attr.object() == listed);
         if is_writable {
             let shown = self.recorder.shown(place.root, place.path);
             self.recorder.findings.writers.add(shown);
@@ -66,12 +81,19 @@ impl Walker<'_> {
         }
         self.recorder.remember_name(&attr, &entry);
         self.recorder.count(attr.size)?;
+        let open = Opened { file, attr, entry, writable: is_writable };
         if attr.size < SMALL_FILE {
-            self.small_file(place, &file, attr, entry, before.as_ref(), is_writable)?;
+            self.small_file(place, open, before)?;
         } else {
-            self.large_file(place, file, attr, entry, before, is_writable)?;
+            self.large_file(place, open, before)?;
         }
         Ok(Met::Stored)
+    }
+
+    /// A file that was listed and is not there any more, also where it was the last time.
+    fn gone(&mut self, before: Option<&Entry>) -> Met {
+        self.recorder.changed |= before.is_some();
+        Met::Gone
     }
 
     fn unchanged_file(&mut self, place: &Place<'_>, attr: &Attr, before: &Entry) -> Result<Met> {
@@ -83,56 +105,59 @@ impl Walker<'_> {
         Ok(Met::Stored)
     }
 
+    /// Reads a small file, again where it changes meanwhile.
     fn small_file(
         &mut self,
         place: &Place<'_>,
-        file: &File,
-        mut attr: Attr,
-        mut entry: Entry,
-        before: Option<&Entry>,
-        writable: bool,
+        mut open: Opened,
+        before: Option<Entry>,
     ) -> Result<()> {
-        let counted = attr.size;
-        let mut content = std::mem::take(&mut self.buffer);
+        let counted = open.attr.size;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(usize::try_from(SMALL_FILE).expect("fits in memory"), 0);
         let mut tries_left = AGAIN;
-        let still = loop {
+        let (length, still) = loop {
             let read_at = file_clock();
-            let whole = read_small(file, &mut content)
+            let length = read_small(&open.file, &mut buffer)
                 .map_err(|error| self.failed("read", place, error))?;
-            let after = self.stat_open(file, place)?;
-            let still = whole && !after.is_moved_from(&attr) && content.len() as u64 == attr.size;
+            let after = self.stat_open(&open.file, place)?;
+            let still = !after.is_moved_from(&open.attr) && length as u64 == open.attr.size;
             if still || tries_left == 0 {
-                let racy = !still || writable || attr.is_racy(read_at, self.network);
-                entry.mtime = attr.mtime;
-                set_content(&mut entry, &attr, content.len() as u64, racy, !still);
-                break still;
+                let racy = !still || open.writable || open.attr.is_racy(read_at, self.network);
+                open.entry.mtime = open.attr.mtime;
+                set_content(&mut open.entry, &open.attr, length as u64, racy, !still);
+                break (length, still);
             }
-            attr = after;
+            open.attr = after;
             tries_left -= 1;
+            if after.size >= SMALL_FILE {
+                // It has grown, so it is copied as large ones are, which looks at its changes.
+                self.buffer = buffer;
+                self.recorder.count(after.size - counted)?;
+                return self.large_file(place, open, before);
+            }
         };
-        let shown = || self.recorder.shown(place.root, place.path);
-        if !still {
-            let shown = shown();
-            self.recorder.findings.unstable.add(shown);
-        } else if tries_left < AGAIN {
-            let shown = shown();
-            self.recorder.findings.moved.add(shown);
-        }
-        self.recorder.count((content.len() as u64).saturating_sub(counted))?;
-        let recorded = self.recorder.small(entry, &content, before);
-        self.buffer = content;
+        self.note_changes(place, still, tries_left < AGAIN);
+        self.recorder.count((length as u64).saturating_sub(counted))?;
+        let recorded = self.recorder.small(open.entry, &buffer[..length], before.as_ref());
+        self.buffer = buffer;
         recorded
     }
 
-    fn large_file(
-        &mut self,
-        place: &Place<'_>,
-        file: File,
-        attr: Attr,
-        entry: Entry,
-        before: Option<Entry>,
-        writable: bool,
-    ) -> Result<()> {
+    fn note_changes(&mut self, place: &Place<'_>, still: bool, moved: bool) {
+        if still && !moved {
+            return;
+        }
+        let shown = self.recorder.shown(place.root, place.path);
+        let findings = &mut self.recorder.findings;
+        if still { findings.moved.add(shown) } else { findings.unstable.add(shown) }
+    }
+
+    /// Holds on to a large file, in the way that suits how it is written.
+    fn large_file(&mut self, place: &Place<'_>, open: Opened, before: Option<Entry>) -> Result<()> {
+        let Opened { file, attr, mut entry, writable } = open;
+        entry.mtime = attr.mtime;
+        set_content(&mut entry, &attr, attr.size, false, false);
         let in_place = writable
             || before.as_ref().is_some_and(|before| is_rewritten(before, &attr))
             || is_database(&file, place.name);
@@ -196,7 +221,7 @@ impl Walker<'_> {
         still
     }
 
-    fn stat_open(&self, file: &File, place: &Place<'_>) -> Result<Attr> {
+    fn stat_open(&self, file: impl std::os::fd::AsFd, place: &Place<'_>) -> Result<Attr> {
         let stat = fstat(file).map_err(|error| self.failed("look at", place, error))?;
         Ok(Attr::of(&stat))
     }
@@ -282,19 +307,16 @@ fn set_content(entry: &mut Entry, attr: &Attr, size: u64, racy: bool, modified: 
     }
 }
 
-/// Reads the file from its beginning; false where it has become too long to be a small one.
-fn read_small(file: &File, content: &mut Vec<u8>) -> std::result::Result<bool, Errno> {
-    let limit = usize::try_from(SMALL_FILE).expect("fits in memory");
-    content.resize(limit, 0);
+/// Reads the file from its beginning; as much as the buffer has room for.
+fn read_small(file: &File, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
     let mut filled = 0;
-    while filled < limit {
-        match rustix::io::pread(file, &mut content[filled..], filled as u64) {
+    while filled < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[filled..], filled as u64) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
-    content.truncate(filled);
-    Ok(filled < limit)
+    Ok(filled)
 }

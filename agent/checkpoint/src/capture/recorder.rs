@@ -210,7 +210,7 @@ impl Recorder {
 
     /// Copies a large file now.
     pub(crate) fn copy_now(&mut self, source: &Source) -> Result<()> {
-        let (entry, was) = self.copy(source, None)?;
+        let (entry, was) = self.copy(source, None, false)?;
         self.push(Stage::Done, &entry, was)
     }
 
@@ -219,6 +219,7 @@ impl Recorder {
         &mut self,
         source: &Source,
         index: Option<Arc<FrameIndex>>,
+        patient: bool,
     ) -> Result<(Entry, Option<Hash>)> {
         let mut copier = Copier {
             pipeline: &mut self.pipeline,
@@ -227,6 +228,7 @@ impl Recorder {
             seq: self.seq,
             bytes: &mut self.bytes,
             max_size: self.max_size,
+            patient,
         };
         let (entry, stability) = copier.copy(source)?;
         self.changed |= stability != Stability::Still;

@@ -133,9 +133,8 @@ pub(crate) fn unresolved(seq: u64, ticket: Ticket) -> FrameRef {
 pub(crate) fn resolve(entry: &mut Entry, seq: u64, written: &Written) {
     let Kind::File(file) = &mut entry.kind else { return };
     for chunk in file.chunks.iter_mut().filter(|chunk| chunk.frame.seq == seq) {
-        let ticket = Ticket::try_from(chunk.frame.at).ok();
-        let frame = ticket.and_then(|ticket| written.frames.get(&ticket));
-        chunk.frame = *frame.expect("every frame of an entry was handed over");
+        let frame = Ticket::try_from(chunk.frame.at).ok().and_then(|ticket| written.frame(ticket));
+        chunk.frame = frame.expect("every frame of an entry was handed over");
     }
 }
 

@@ -39,7 +39,7 @@ use stage::Staging;
 /// Descriptors that are left to the rest of the process.
 const SPARE_DESCRIPTORS: u64 = 512;
 /// The most files that are pinned, whatever the limit: each also takes some memory.
-const MAX_PINS: u64 = 64 << 10;
+const MAX_PINS: u64 = 16 << 10;
 
 /// What is captured, and as whom.
 #[derive(Clone, Debug)]
@@ -190,7 +190,7 @@ impl Captured {
             false => Some(Arc::new(recorder.bases.index()?)),
         };
         for source in pins {
-            let (entry, was) = recorder.copy(&source, index.clone())?;
+            let (entry, was) = recorder.copy(&source, index.clone(), true)?;
             recorder.control.add_file();
             copies.push(Stage::Done, &entry, was)?;
         }

@@ -23,7 +23,7 @@ pub(crate) struct ManifestWriter<W: Write> {
 impl<W: Write> ManifestWriter<W> {
     /// Begins a manifest.
     pub(crate) fn new(out: W, header: &Header) -> io::Result<Self> {
-        let mut out = zstd::Encoder::new(out, 3)?;
+        let mut out = zstd::Encoder::new(out, 1)?;
         out.include_checksum(true)?;
         let mut writer = Self { out, line: Vec::new() };
         writer.write_line(header)?;
