@@ -10,7 +10,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::time::timeout;
 
 use super::client::{ClientEvent, Peer};
-use super::hub::Member;
+use super::member::Member;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 8 * 1024;

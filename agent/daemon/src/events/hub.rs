@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nodus_protocol::JobName;
-use nodus_protocol::event::{AgentMessage, InvalidMessage};
+use nodus_protocol::event::AgentMessage;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::{ClientEvent, ClientId, Peer, Via};
-use super::outbox::{Outbox, Pending};
+use super::member::Member;
+use super::outbox::Outbox;
 use super::seen::Seen;
 use super::{Limits, connection};
 use crate::socket::{BindError, Bound, Place};
@@ -281,6 +282,15 @@ impl EventsHub {
         Ok(member)
     }
 
+    pub(super) fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// Nothing more can be sent to the client.
+    pub(super) fn forget(&self, client: ClientId) {
+        self.state().clients.remove(&client);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // No code that holds it can leave it half changed.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -294,85 +304,5 @@ impl fmt::Debug for EventsHub {
             .field("jobs", &state.jobs.len())
             .field("clients", &state.clients.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// A client that was let in; the hub forgets it when this is dropped.
-pub(super) struct Member {
-    hub: EventsHub,
-    job: JobName,
-    client: ClientId,
-    peer: Peer,
-    events: mpsc::Sender<ClientEvent>,
-    seen: Arc<Mutex<Seen>>,
-    _connection: Arc<()>,
-    closing: CancellationToken,
-    outbox: Outbox,
-    pending: Option<Pending>,
-    /// The job has heard of it.
-    known: bool,
-}
-
-impl Member {
-    pub(super) fn job(&self) -> &JobName {
-        &self.job
-    }
-
-    pub(super) fn client(&self) -> ClientId {
-        self.client
-    }
-
-    pub(super) fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    pub(super) fn write_timeout(&self) -> Duration {
-        self.hub.shared.limits.write_timeout
-    }
-
-    /// Cancelled when the connection is to end.
-    pub(super) fn closing(&self) -> &CancellationToken {
-        &self.closing
-    }
-
-    pub(super) fn is_lost(&self) -> bool {
-        self.outbox.is_lost()
-    }
-
-    /// What is to be written; there is one writer.
-    pub(super) fn take_pending(&mut self) -> Option<Pending> {
-        self.pending.take()
-    }
-
-    /// Whether the process has not sent this id before.
-    pub(super) fn is_new(&self, id: &str) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.is_new(self.peer.pid, id)
-    }
-
-    pub(super) fn answer(&self, error: &InvalidMessage) {
-        self.outbox.send(&AgentMessage::Error { message: error.to_string() });
-    }
-
-    /// Waits while the job has more to do than it keeps in its queue.
-    pub(super) async fn tell_job(&mut self, event: ClientEvent) {
-        self.known = true;
-        // A job that no longer listens is about to be removed.
-        let _ = self.events.send(event).await;
-    }
-
-    /// Nothing more can be sent to the client from here on, and its job hears that.
-    pub(super) async fn leave(mut self) {
-        self.hub.state().clients.remove(&self.client);
-        if self.known {
-            let client = self.client;
-            self.tell_job(ClientEvent::Left { client }).await;
-        }
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.hub.state().clients.remove(&self.client);
     }
 }

@@ -17,6 +17,7 @@ mod client;
 mod connection;
 mod hub;
 mod limits;
+mod member;
 mod outbox;
 mod seen;
 #[cfg(test)]
