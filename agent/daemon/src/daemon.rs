@@ -18,7 +18,7 @@ use crate::engine::{self, Engine, Layout};
 use crate::events::Via;
 use crate::job::Reclaim;
 use crate::job::place::EVENTS_SOCKET;
-use crate::socket::{Bound, Place};
+use crate::socket::{Bound, Owner, Place};
 use crate::systemd::Notifier;
 
 /// The control socket's name in the runtime directory.
@@ -44,7 +44,7 @@ pub async fn run(settings: Settings, shim: PathBuf) -> anyhow::Result<()> {
     let tasks = TaskTracker::new();
 
     let events = Bound::bind(events_place(&settings)).await.context("cannot serve programs")?;
-    let control = Bound::bind(control_place(&settings)).await.context("cannot serve nodusctl")?;
+    let control = Bound::bind(control_place(&settings)?).await.context("cannot serve nodusctl")?;
     let engine = Engine::start(engine_settings(&settings, shim), settings.events_limits()).await?;
     let hub = engine.shared().hub.clone();
     let common = (hub.clone(), stop.clone());
@@ -94,13 +94,23 @@ fn events_place(settings: &Settings) -> Place {
     }
 }
 
-fn control_place(settings: &Settings) -> Place {
-    Place {
+/// The operators' group owns the socket, so that a mode of 0660 lets them in and nobody else.
+fn control_place(settings: &Settings) -> anyhow::Result<Place> {
+    let owner = match &settings.operators {
+        None => None,
+        Some(name) => {
+            let group = nix::unistd::Group::from_name(name)?;
+            let group = group.with_context(|| format!("agent.operators: no group {name:?}"))?;
+            let uid = rustix::process::geteuid().as_raw();
+            Some(Owner { uid, gid: group.gid.as_raw() })
+        }
+    };
+    Ok(Place {
         path: settings.runtime_dir.join(CONTROL_SOCKET),
         mode: settings.socket_mode,
-        owner: None,
+        owner,
         dir_mode: 0o755,
-    }
+    })
 }
 
 fn engine_settings(settings: &Settings, shim: PathBuf) -> engine::Settings {
@@ -174,5 +184,24 @@ pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operators_own_the_control_socket() {
+        let settings = |operators: Option<&str>| Settings {
+            operators: operators.map(str::to_owned),
+            ..Settings::default()
+        };
+        assert_eq!(control_place(&settings(None)).unwrap().owner, None);
+        let group = nix::unistd::Group::from_gid(0.into()).unwrap().unwrap();
+        let place = control_place(&settings(Some(&group.name))).unwrap();
+        assert_eq!(place.owner.map(|owner| owner.gid), Some(0));
+        let error = control_place(&settings(Some("no-such-group"))).unwrap_err();
+        assert!(error.to_string().contains("\"no-such-group\""), "{error}");
     }
 }
