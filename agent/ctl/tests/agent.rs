@@ -1,5 +1,6 @@
 //! `nodusctl` against an agent whose every answer a test decides.
 
+mod bounded;
 mod fake;
 
 use std::path::Path;
@@ -15,8 +16,13 @@ fn nodusctl(socket: &Path, args: &[&str]) -> Command {
     command
 }
 
+fn ended(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    bounded::output(command.spawn().expect("the built binary runs"))
+}
+
 fn run(agent: &Fake, args: &[&str]) -> Output {
-    nodusctl(agent.socket(), args).output().expect("the built binary runs")
+    ended(&mut nodusctl(agent.socket(), args))
 }
 
 #[track_caller]
@@ -48,7 +54,7 @@ fn job(phase: &str, attempts: &[Option<i32>]) -> Value {
 fn without_an_agent_one_sentence_names_the_socket_and_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("control.sock");
-    let output = nodusctl(&socket, &["list"]).output().unwrap();
+    let output = ended(&mut nodusctl(&socket, &["list"]));
     assert_eq!(output.status.code(), Some(3));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains(&format!("no agent answers at {}", socket.display())), "{text}");
@@ -61,7 +67,7 @@ fn what_is_invalid_is_refused_before_an_agent_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("control.sock");
     let args = ["run", "--name", "n", "--interval", "30s", "--", "true"];
-    let output = nodusctl(&socket, &args).output().unwrap();
+    let output = ended(&mut nodusctl(&socket, &args));
     assert_eq!(output.status.code(), Some(2));
     let expected = "nodusctl: recovery.checkpoint.interval: \"30s\" is not allowed: auto, or a \
                     duration from 1m to 6h\n";
@@ -146,7 +152,7 @@ fn ctrl_c_leaves_the_job_and_says_how_to_suspend_it() {
     assert_eq!(line, "step 1\n");
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = bounded::output(child);
     assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("nodusctl suspend job/train"), "{said}");

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a fixture that fails ends its test where it stands")]
 
+mod bounded;
+
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +71,8 @@ impl Home {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nodusctl"));
         command.env_clear().env("NODUS_CONTROL_SOCKET", self.path("no-agent"));
         command.current_dir(self.0.path()).args(args).args(["--store", "store"]);
-        command.stdin(Stdio::null()).output().unwrap()
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        bounded::output(command.spawn().unwrap())
     }
 
     #[track_caller]
@@ -178,14 +181,14 @@ fn an_export_is_an_ordinary_archive() {
 }
 
 #[test]
-fn a_checkpoint_is_deleted_unless_the_job_runs() {
+fn a_checkpoint_is_deleted_unless_another_is_being_written() {
     let home = Home::new();
     home.commit(1, &["/nodus/state"], "one");
     home.commit(2, &["/nodus/state"], "two");
     let store = home.store();
-    let running = store.lock().unwrap().unwrap();
-    home.refused(&["checkpoint", "delete", "train", "1"], 5, "job/train is running");
-    drop(running);
+    let writing = store.lock().unwrap().unwrap();
+    home.refused(&["checkpoint", "delete", "train", "1"], 5, "is just being written");
+    drop(writing);
     let said = home.ok(&["checkpoint", "delete", "train", "1"]);
     assert_eq!(said, "checkpoint 1 of job/train is deleted\n");
     home.refused(&["checkpoint", "delete", "train", "1"], 4, "no checkpoint 1");
@@ -209,8 +212,14 @@ fn a_standalone_job_is_deleted_whole_unless_it_runs() {
     home.commit(1, &["/nodus/state"], "one");
     let delete = ["delete", "train", "--state-root", "jobs"];
     let store = home.store();
-    let running = store.lock().unwrap().unwrap();
-    home.refused(&delete, 5, "job/train is running");
+    let writing = store.lock().unwrap().unwrap();
+    home.refused(&delete, 5, "is just being written");
+    drop(writing);
+    let records = home.path("jobs/train/.nodus");
+    fs::create_dir(&records).unwrap();
+    let running = nodus_agent::standalone::claim(&records, &"train".parse().unwrap()).unwrap();
+    home.refused(&delete, 5, "already running in another process");
+    assert!(home.path("jobs/train/nodus/state/step").exists());
     drop(running);
     assert_eq!(home.ok(&delete), "job/train and its checkpoints are deleted\n");
     assert!(!home.path("jobs/train").exists());

@@ -126,8 +126,12 @@ impl Standalone {
     }
 }
 
-/// Makes this the one process that runs the job.
-fn claim(records: &Path, name: &JobName) -> Result<File, Refusal> {
+/// Makes this the one process that runs the job, or that does with its directory what no run may
+/// see, for as long as the file is open.
+///
+/// # Errors
+/// Where another process has it.
+pub fn claim(records: &Path, name: &JobName) -> Result<File, Refusal> {
     let path = records.join(LOCK);
     let cannot = |error: std::io::Error| {
         let detail = format!("cannot lock {}: {error}", path.display());

@@ -29,8 +29,9 @@ use crate::error::{Error, Result};
 use crate::exit::{self, Exit};
 use crate::render;
 
-/// Between SIGTERM and SIGKILL when the program is stopped.
-const STOP_GRACE: Duration = Duration::from_secs(30);
+/// Between SIGTERM and SIGKILL when the program is stopped: short, since what it saved is safe by
+/// then, and somebody waits or the capacity goes away.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How long a suspend waits for the program to save: longer than a slow step plus a large save.
 const SUSPEND_TIMEOUT: Duration = Duration::from_secs(600);
 /// What is assumed of somebody else's allocation before anything is known of it.
@@ -148,8 +149,9 @@ async fn watch(
             }
         }
     };
-    teller.tell_rest(&mut events);
     standalone.close().await;
+    // The job's task may have told its last after the state that we waited for was seen.
+    teller.tell_rest(&mut events);
     detail
 }
 

@@ -9,6 +9,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use jiff::Timestamp;
+use nodus_agent::engine::ALONE_RECORDS;
+use nodus_agent::standalone::claim;
 use nodus_checkpoint::store::{JobStore, Stored};
 use nodus_checkpoint::{choose, retention};
 use nodus_protocol::JobName;
@@ -74,7 +76,8 @@ fn checkpoint_show(args: &Show, store: &Path, console: &Console) -> Result<Exit>
     Ok(Exit::DONE)
 }
 
-/// Under the epoch that is current, which a running job on this node would hold the lock for.
+/// Under the epoch that is current. The lock keeps a checkpoint that is just being written from
+/// building on the one that goes.
 fn delete_checkpoint(args: &DeleteCheckpoint, store: &Path, console: &Console) -> Result<Exit> {
     let (job, seq) = (&args.job.0, args.seq);
     let store = open(store, job)?;
@@ -88,22 +91,24 @@ fn delete_checkpoint(args: &DeleteCheckpoint, store: &Path, console: &Console) -
 /// The directories of a standalone job. What is to be found again by this command goes last, so
 /// that it can be repeated after a failure.
 fn delete_job(job: &JobName, store: &Path, args: &Delete, console: &Console) -> Result<Exit> {
+    let home = args.state_root.as_ref().map(|root| root.join(job.as_str()));
+    let records = home.as_ref().map(|home| home.join(ALONE_RECORDS));
+    let _alone = match records.filter(|records| records.is_dir()) {
+        Some(records) => Some(claim(&records, job)?),
+        None => None,
+    };
     let stored = JobStore::open(store, job)?;
-    let lock = match &stored {
+    let _writer = match &stored {
         Some(stored) => Some(stored.lock()?.ok_or_else(|| busy(job))?),
         None => None,
     };
-    let had_files = match &args.state_root {
-        Some(root) => remove(&root.join(job.as_str()))?,
-        None => false,
-    };
+    let had_files = home.as_deref().map(remove).transpose()?.unwrap_or(false);
     if stored.is_none() && !had_files {
         return Err(nothing(store, job));
     }
     if let Some(stored) = stored {
         stored.delete_job()?;
     }
-    drop(lock);
     let value = serde_json::json!({ "deleted": job });
     console.result(&value, || format!("job/{job} and its checkpoints are deleted"))?;
     Ok(Exit::DONE)
@@ -142,6 +147,6 @@ fn absent(store: &JobStore, seq: Option<u64>) -> Error {
 }
 
 fn busy(job: &JobName) -> Error {
-    let why = format!("job/{job} is running: suspend or stop it first");
+    let why = format!("a checkpoint of job/{job} is just being written: try again when it is over");
     nodus_checkpoint::Error::Refused(why).into()
 }
