@@ -143,7 +143,7 @@ impl ManifestReader {
     }
 
     fn read_more_chunks(&mut self, entry: &mut Entry) -> Result<()> {
-        while self.lines.next_begins_with(br#"{"chunks""#) {
+        while self.lines.next_begins_with(br#"{"chunks""#, self.seq)? {
             let Some(line) = self.lines.next(self.seq)? else { break };
             let more: More<'_> =
                 serde_json::from_slice(&line).map_err(|error| self.wrong(&error.to_string()))?;
@@ -301,7 +301,9 @@ impl Walk {
 /// Lines of the decompressed manifest, each of bounded length, with the hash of what was read.
 struct Lines {
     input: BufReader<zstd::Decoder<'static, BufReader<Hashing<File>>>>,
-    spare: Vec<u8>,
+    /// The next line, where it has been looked at.
+    ahead: Option<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
     count: u64,
 }
 
@@ -310,35 +312,49 @@ impl Lines {
         let hashing = Hashing { inner: file, hasher: blake3::Hasher::new() };
         let mut input = zstd::Decoder::new(hashing)?;
         input.window_log_max(27)?;
-        Ok(Self { input: BufReader::with_capacity(64 << 10, input), spare: Vec::new(), count: 0 })
+        Ok(Self {
+            input: BufReader::with_capacity(64 << 10, input),
+            ahead: None,
+            spare: Vec::new(),
+            count: 0,
+        })
     }
 
     fn next(&mut self, seq: u64) -> Result<Option<Vec<u8>>> {
-        let mut line = std::mem::take(&mut self.spare);
+        let line = match self.ahead.take() {
+            Some(line) => Some(line),
+            None => self.read(seq)?,
+        };
+        self.count += 1;
+        Ok(line)
+    }
+
+    /// Whether there is a next line and it begins so; an error shows here already.
+    fn next_begins_with(&mut self, text: &[u8], seq: u64) -> Result<bool> {
+        if self.ahead.is_none() {
+            self.ahead = self.read(seq)?;
+        }
+        Ok(self.ahead.as_ref().is_some_and(|line| line.starts_with(text)))
+    }
+
+    fn read(&mut self, seq: u64) -> Result<Option<Vec<u8>>> {
+        let mut line = self.spare.pop().unwrap_or_default();
         line.clear();
         let read = (&mut self.input).take(MAX_LINE as u64).read_until(b'\n', &mut line);
-        self.count += 1;
         let read = read.map_err(|error| damaged(seq, format!("its manifest: {error}")))?;
         if read == 0 {
             return Ok(None);
         }
         if line.pop() != Some(b'\n') {
-            let what = format!("line {} of its manifest does not end", self.count);
+            let what = format!("a line after line {} of its manifest does not end", self.count);
             return Err(damaged(seq, what));
         }
         Ok(Some(line))
     }
 
+    /// Takes a line back that has been used; there are never more than two.
     fn recycle(&mut self, line: Vec<u8>) {
-        self.spare = line;
-    }
-
-    fn next_begins_with(&mut self, text: &[u8]) -> bool {
-        // An error shows again where the line is read.
-        self.input.fill_buf().is_ok_and(|buffer| {
-            let known = buffer.len().min(text.len());
-            known > 0 && buffer[..known] == text[..known]
-        })
+        self.spare.push(line);
     }
 
     /// The hash of the whole file, once everything was read.

@@ -108,6 +108,14 @@ fn more_chunks_than_one_line_takes() {
     assert_eq!(round_trip(&entries), entries);
 }
 
+/// Lines are found whole wherever the buffers that they are read through end.
+#[test]
+fn many_entries() {
+    let files = (0..20_000).map(|number| entry(&format!("{number:06}"), file(vec![])));
+    let entries: Vec<Entry> = std::iter::once(entry("", Kind::Dir)).chain(files).collect();
+    assert!(round_trip(&entries) == entries);
+}
+
 proptest! {
     /// The order of entries is that of a walk that sorts the names of each directory.
     #[test]
