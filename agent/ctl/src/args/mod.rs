@@ -163,7 +163,8 @@ pub struct Logs {
     /// Go on until the job ends or is suspended, over all attempts to come
     #[arg(short, long)]
     pub follow: bool,
-    /// The attempt to begin with, counted from 1 [default: the newest]
+    /// The attempt to begin with, counted from 1 [default: the newest; with -f, the next
+    /// one where the job is between two]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     pub attempt: Option<u32>,
     /// The job: `job/NAME` or `NAME`

@@ -26,7 +26,7 @@ impl Session {
         if logs.follow {
             let first = match logs.attempt {
                 Some(attempt) => attempt,
-                None => self.client.job(job).await?.info.attempt.max(1),
+                None => newest_or_next(&self.client.job(job).await?),
             };
             let detail = self.follow(job, first).await?;
             note(&render::state(&detail.info));
@@ -135,6 +135,14 @@ fn next(detail: &JobDetail, reading: &Reading) -> Next {
     }
 }
 
+/// Between two attempts it is the next one that somebody wants to follow, as after `resume`.
+fn newest_or_next(detail: &JobDetail) -> u32 {
+    match detail.info.phase {
+        Phase::Recovering => detail.info.attempt + 1,
+        _ => detail.info.attempt.max(1),
+    }
+}
+
 fn has_ended(detail: &JobDetail, attempt: u32) -> bool {
     detail.info.attempt > attempt
         || detail.info.phase.is_finished()
@@ -165,6 +173,22 @@ mod tests {
         check(Phase::Suspended, 2, 2, true, Next::End);
         check(Phase::Succeeded, 2, 2, true, Next::End);
         check(Phase::Succeeded, 2, 1, true, Next::Attempt);
+    }
+
+    #[test]
+    fn after_a_resume_the_next_attempt_is_followed() {
+        let mut detail = samples::detail();
+        for (phase, newest, expected) in [
+            (Phase::Pending, 0, 1),
+            (Phase::Running, 2, 2),
+            (Phase::Recovering, 1, 2),
+            (Phase::Suspended, 1, 1),
+        ] {
+            (detail.info.phase, detail.info.attempt) = (phase, newest);
+            assert_eq!(newest_or_next(&detail), expected, "{phase}");
+        }
+        check(Phase::Recovering, 1, 2, false, Next::Wait);
+        check(Phase::Failed, 1, 2, false, Next::End);
     }
 
     #[test]
