@@ -53,7 +53,10 @@ pub(crate) fn remove_dir(path: &Path) -> Result<()> {
 }
 
 /// Makes the directory and its missing parents, durably and closed to others.
-pub(crate) fn make_dirs(path: &Path) -> Result<()> {
+///
+/// # Errors
+/// Where one cannot be made.
+pub fn make_dirs(path: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     if path.is_dir() {
         return Ok(());

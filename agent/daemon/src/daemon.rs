@@ -121,7 +121,12 @@ fn engine_settings(settings: &Settings, shim: PathBuf) -> engine::Settings {
             records: settings.state_dir.join("records"),
             runtime: settings.runtime_dir.join("jobs"),
         },
-        history: Some(settings.state_dir.join("interruptions.json")),
+        history: Some(settings.state_dir.join("node/interruptions.json")),
+        own_dirs: vec![
+            settings.runtime_dir.clone(),
+            settings.state_dir.join("records"),
+            settings.state_dir.join("node"),
+        ],
         store: settings.store.clone(),
         node: node_name(),
         shim,

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::Duration;
 
-use nodus_agent::events::{ClientEvent, EventsHub, Limits, Peer, Via};
+use nodus_agent::events::{ClientEvent, EventsHub, Limits, Peer, Via, Whose};
 use nodus_agent::socket::{Bound, Place};
 use nodus_protocol::JobName;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -18,7 +18,7 @@ async fn a_client_that_finds_no_descriptor_left_is_served_once_there_is_one() {
     let dir = tempfile::TempDir::new().unwrap();
     let job: JobName = "train".parse().unwrap();
     let resolved = job.clone();
-    let resolver = move |_: Peer, _: &Via| Some(resolved.clone());
+    let resolver = move |_: Peer, _: &Via| Whose::Job(resolved.clone());
     let hub = EventsHub::new(Box::new(resolver), Limits::default());
     let mut events = hub.add_job(job);
     let path = dir.path().join("events.sock");

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nodus_checkpoint::durable;
+
 use crate::cadence::{InterruptionHistory, Prior};
 
 use super::Settings;
@@ -43,11 +45,10 @@ impl History {
         }
         let Some(path) = &self.path else { return };
         let text = serde_json::to_vec(&self.seen).expect("two numbers");
-        if let Err(error) = nodus_checkpoint::durable::publish(path, &text) {
-            tracing::warn!(
-                error = error.chain(),
-                "cannot write down the interruptions of this node"
-            );
+        let made = path.parent().map_or(Ok(()), durable::make_dirs);
+        if let Err(error) = made.and_then(|()| durable::publish(path, &text)) {
+            let error = error.chain();
+            tracing::warn!(error, "cannot write down the interruptions of this node");
         }
     }
 }

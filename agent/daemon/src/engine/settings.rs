@@ -18,6 +18,8 @@ pub struct Settings {
     pub layout: Layout,
     /// Where the interruptions of this node are kept; nowhere where nobody comes back to it.
     pub history: Option<PathBuf>,
+    /// Directories of this process that no checkpoint may hold, wherever a job's paths are.
+    pub own_dirs: Vec<PathBuf>,
     /// The directory of the store.
     pub store: PathBuf,
     /// The name of this node, for epochs.

@@ -9,6 +9,7 @@ use nodus_protocol::JobName;
 use nodus_protocol::event::AgentMessage;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +23,10 @@ use crate::socket::{BindError, Bound, Place};
 /// Out of descriptors or memory: trying again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// How long a client may be unsettled, and how often it is looked at again.
+const SETTLE_BOUND: Duration = Duration::from_secs(10);
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+
 /// A socket is given up as soon as its task runs again.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
@@ -29,9 +34,25 @@ const GIVE_UP: Duration = Duration::from_secs(5);
 /// connections of the jobs.
 const MAX_REFUSALS: usize = 64;
 
-/// Whose a client is, from its process, its user and the socket it came through. `None` is a
-/// stranger. Called on a task of the client's own; it may read `/proc`, but must not wait.
-pub type Resolver = Box<dyn Fn(Peer, &Via) -> Option<JobName> + Send + Sync>;
+/// Whose a client is, from its process, its user and the socket it came through. Called on a task of the client's own; it may read `/proc`, but must not wait.
+pub type Resolver = Box<dyn Fn(Peer, &Via) -> Whose + Send + Sync>;
+
+/// Whose a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Of this job.
+    Job(JobName),
+    /// Of none: a stranger.
+    Nobody,
+    /// It may be of a job whose attempt is being started, or being found again.
+    Unsettled,
+}
+
+impl From<Option<JobName>> for Whose {
+    fn from(job: Option<JobName>) -> Self {
+        job.map_or(Self::Nobody, Self::Job)
+    }
+}
 
 /// Sends to clients and hears from them; clones are the same hub.
 #[derive(Clone)]
@@ -202,7 +223,7 @@ impl EventsHub {
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(%error, "cannot accept a client; trying again");
                     }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -232,7 +253,7 @@ impl EventsHub {
 
     async fn handle(&self, stream: UnixStream, via: &Via, permit: OwnedSemaphorePermit) {
         let admitted = match connection::peer_of(&stream) {
-            Ok(peer) => self.admit(peer, via),
+            Ok(peer) => self.admit(peer, via).await,
             Err(error) => Err(Refusal::Nameless(error.to_string())),
         };
         match admitted {
@@ -252,9 +273,22 @@ impl EventsHub {
         }
     }
 
-    fn admit(&self, peer: Peer, via: &Via) -> Result<Member, Refusal> {
+    /// Whose the client is, once that can be said: a quick program connects before the start of its
+    /// attempt is known here.
+    async fn whose(&self, peer: Peer, via: &Via) -> Option<JobName> {
+        let until = Instant::now() + SETTLE_BOUND;
+        loop {
+            match (self.shared.resolver)(peer, via) {
+                Whose::Job(name) => return Some(name),
+                Whose::Unsettled if Instant::now() < until => sleep(SETTLE_PAUSE).await,
+                Whose::Unsettled | Whose::Nobody => return None,
+            }
+        }
+    }
+
+    async fn admit(&self, peer: Peer, via: &Via) -> Result<Member, Refusal> {
         let stranger = || Refusal::Stranger { pid: peer.pid, uid: peer.uid };
-        let name = (self.shared.resolver)(peer, via).ok_or_else(stranger)?;
+        let name = self.whose(peer, via).await.ok_or_else(stranger)?;
         let limits = &self.shared.limits;
         let mut state = self.state();
         let job = state.jobs.get(&name).ok_or_else(stranger)?;

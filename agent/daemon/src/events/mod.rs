@@ -24,5 +24,5 @@ mod seen;
 mod tests;
 
 pub use client::{ClientEvent, ClientId, Peer, Via};
-pub use hub::{EventsHub, JobSocketError, Resolver};
+pub use hub::{EventsHub, JobSocketError, Resolver, Whose};
 pub use limits::Limits;

@@ -30,8 +30,8 @@ impl Server {
     async fn start(limits: Limits) -> Self {
         let dir = TempDir::new().unwrap();
         let resolver = |_: Peer, via: &Via| match via {
-            Via::Common => None,
-            Via::Job(name) => Some(name.clone()),
+            Via::Common => Whose::Nobody,
+            Via::Job(name) => Whose::Job(name.clone()),
         };
         let hub = EventsHub::new(Box::new(resolver), limits);
         let (a, b) = (hub.add_job(name("a")), hub.add_job(name("b")));

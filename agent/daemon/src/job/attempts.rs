@@ -147,6 +147,7 @@ impl JobTask {
     }
 
     fn launch(&self, number: u32, restored: bool) {
+        self.shared.members.expect(&self.name);
         let own = self.shared.private_views;
         let plans = [own.then_some(Sight::Own), Some(Sight::Node)]
             .into_iter()
@@ -213,6 +214,7 @@ impl JobTask {
                 self.plan_checkpoint();
             }
             Err(message) => {
+                self.shared.members.remove(&self.name);
                 self.record.message = Some(message.clone());
                 self.warn(message);
                 self.attempt_over(AttemptEnd::NotStarted);
@@ -315,6 +317,7 @@ impl JobTask {
 
     /// The process died between writing down the attempt and starting it: as if it had not.
     fn forget_attempt(&mut self) {
+        self.shared.members.remove(&self.name);
         self.record.attempts.pop();
         self.record.standing = Standing::Due;
         self.save();

@@ -83,7 +83,7 @@ impl JobTask {
             cause,
             trust,
             freeze,
-            ours: vec![self.place.records.clone(), self.place.runtime.clone()],
+            ours: self.own_dirs(),
             writing_when_told: live.map(|live| live.writing_when_told.clone()).unwrap_or_default(),
             control,
             started,
@@ -102,6 +102,13 @@ impl JobTask {
             });
             let _ = post.send(Note::Copied(Box::new(copied))).await;
         });
+    }
+
+    /// Directories of the agent, wherever the job's paths are.
+    fn own_dirs(&self) -> Vec<PathBuf> {
+        let mut own = self.shared.settings.own_dirs.clone();
+        own.extend([self.place.records.clone(), self.place.runtime.clone()]);
+        own
     }
 
     fn not_copied(

@@ -182,15 +182,21 @@ pub fn make_place(place: &Place, owner: &Owner) -> Result<(), Refusal> {
     make(&place.runtime, 0o755, false)
 }
 
+/// Makes one directory, and the ways to it for everyone to pass through, whatever the umask.
 fn make_dir(path: &std::path::Path, mode: u32, owner: Option<&Owner>) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    if path.is_dir() {
+        return Ok(());
     }
-    match std::fs::DirBuilder::new().mode(mode).create(path) {
+    if let Some(parent) = path.parent() {
+        make_dir(parent, 0o755, None)?;
+    }
+    // Closed at first: nobody gets in between.
+    match std::fs::DirBuilder::new().mode(mode & 0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
         other => other?,
     }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     match owner {
         Some(owner) if rustix::process::geteuid().is_root() => {
             std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))

@@ -157,6 +157,9 @@ impl JobTask {
         let (post, notes) = mpsc::channel(MAX_NOTES);
         let (events, _) = broadcast::channel(MAX_EVENTS);
         let clients = shared.hub.add_job(name.clone());
+        if matches!(record.standing, Standing::Running { .. }) {
+            shared.members.expect(&name);
+        }
         let now = Instant::now();
         let policy = &record.spec.recovery;
         let life = Lifecycle::new(now, copies_files(&record.spec));

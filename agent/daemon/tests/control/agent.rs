@@ -100,6 +100,7 @@ fn settings(dir: &Path) -> Settings {
             records: dir.join("records"),
             runtime: dir.join("jobs"),
         },
+        own_dirs: Vec::new(),
         history: None,
         store: dir.join("store"),
         node: "test".to_owned(),

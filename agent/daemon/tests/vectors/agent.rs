@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nodus_agent::coordinator::{Action, Coordinator, Event, Pid, Settings, Trigger, Trust};
-use nodus_agent::events::{ClientEvent, EventsHub, Limits, Peer, Via};
+use nodus_agent::events::{ClientEvent, EventsHub, Limits, Peer, Via, Whose};
 use nodus_agent::socket::{Bound, Place};
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::{Cause, Committed, Consistency, FailureReason, Outcome, Skipped};
@@ -43,7 +43,7 @@ impl Agent {
     pub(crate) async fn start(path: &Path, next_seq: u64) -> Self {
         let job: JobName = "vectors".parse().unwrap();
         let resolved = job.clone();
-        let resolver = move |_: Peer, _: &Via| Some(resolved.clone());
+        let resolver = move |_: Peer, _: &Via| Whose::Job(resolved.clone());
         let hub = EventsHub::new(Box::new(resolver), Limits::default());
         let clients = hub.add_job(job);
         let place = Place { path: path.to_owned(), mode: 0o600, owner: None, dir_mode: 0o700 };
