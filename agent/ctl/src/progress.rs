@@ -36,7 +36,7 @@ impl Progress {
         if let Some(total) = total
             && self.0.length() != Some(total)
         {
-            let bar = "{spinner} {msg}  [{bar:30}] {copied} of {whole}  {rate}  {eta} left";
+            let bar = "{spinner} {msg}  [{wide_bar}] {copied} of {whole}  {rate}  {eta} left";
             self.0.set_style(style(bar));
             self.0.set_length(total);
         }
