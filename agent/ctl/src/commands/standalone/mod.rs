@@ -74,6 +74,7 @@ fn settings(run: &Run, name: &JobName, around: &Surroundings) -> Result<Settings
     let home = places.state_root.join(name.as_str());
     Ok(Settings {
         layout: layout(&places.state_root, name, user_runtime.filter(|dir| dir.is_absolute())),
+        own_dirs: Vec::new(),
         history: Some(home.join(ALONE_RECORDS).join(HISTORY)),
         store: places.store,
         node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
