@@ -175,6 +175,12 @@ fn c36_a_file_that_shrinks() {
     assert!(fs::read(root.join("b.bin")).unwrap() == noise(2, 3 * MIB));
 }
 
+/// A checkpoint that has something new, whether or not the disturbance got to run.
+fn commit_round(job: &mut Job, round: usize) -> nodus_checkpoint::format::CommitRecord {
+    job.write("round", round.to_string());
+    job.commit()
+}
+
 /// C25: files that come and go are counted, never an error, and never an entry without content.
 #[test]
 fn c25_files_that_vanish() {
@@ -189,7 +195,8 @@ fn c25_files_that_vanish() {
         names.iter().for_each(|path| fs::write(path, "short-lived").unwrap());
         names.iter().for_each(|path| fs::remove_file(path).unwrap());
     };
-    let records: Vec<_> = disturbed(churn, || (0..5).map(|_| job.commit()).collect());
+    let records: Vec<_> =
+        disturbed(churn, || (0..5).map(|round| commit_round(&mut job, round)).collect());
     for record in &records {
         assert_eq!(job.contents(record)[b"keep.bin".as_slice()], noise(1, 100_000));
         let vanished =
@@ -211,7 +218,8 @@ fn c02_a_directory_is_rotated_away() {
         (0..50).for_each(|file| fs::write(old.join(file.to_string()), "x").unwrap());
         fs::remove_dir_all(&old).unwrap();
     };
-    let records: Vec<_> = disturbed(rotate, || (0..5).map(|_| job.commit()).collect());
+    let records: Vec<_> =
+        disturbed(rotate, || (0..5).map(|round| commit_round(&mut job, round)).collect());
     for record in &records {
         let contents = job.contents(record);
         (0..10).for_each(|file| {

@@ -91,28 +91,9 @@ impl Job {
         self.entries(record).iter().map(path).collect()
     }
 
-    /// The content of every regular file, by path; those of other names under their own.
+    /// The content of every regular file.
     pub(crate) fn contents(&self, record: &CommitRecord) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let reader = FrameReader::new(&self.store);
-        let mut contents = BTreeMap::new();
-        for entry in self.entries(record) {
-            let Kind::File(file) = &entry.kind else { continue };
-            let content = match &file.hardlink {
-                Some(first) => BTreeMap::get(&contents, &first.1).cloned().unwrap(),
-                None => {
-                    let mut content = vec![0; usize::try_from(file.size).unwrap()];
-                    for chunk in &file.chunks {
-                        let frame = reader.read(&chunk.frame).unwrap();
-                        let at = |number: u64| usize::try_from(number).unwrap();
-                        content[at(chunk.offset)..at(chunk.offset + chunk.len)]
-                            .copy_from_slice(&frame[at(chunk.skip)..at(chunk.skip + chunk.len)]);
-                    }
-                    content
-                }
-            };
-            contents.insert(entry.path, content);
-        }
-        contents
+        contents_in(&self.store, record)
     }
 
     /// The checkpoint has exactly what the state directory has now.
@@ -195,6 +176,28 @@ impl Job {
             .unwrap();
         (target, String::from_utf8_lossy(&output.stderr).into_owned())
     }
+}
+
+/// The content of every regular file, by path; those with several names under each.
+pub(crate) fn contents_in(store: &JobStore, record: &CommitRecord) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let reader = FrameReader::new(store);
+    let mut contents: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for entry in store.manifest(record.seq, record).unwrap() {
+        let entry = entry.unwrap();
+        let Kind::File(file) = &entry.kind else { continue };
+        let at = |number: u64| usize::try_from(number).unwrap();
+        let mut content = vec![0; at(file.size)];
+        for chunk in &file.chunks {
+            let frame = reader.read(&chunk.frame).unwrap();
+            content[at(chunk.offset)..at(chunk.offset + chunk.len)]
+                .copy_from_slice(&frame[at(chunk.skip)..at(chunk.skip + chunk.len)]);
+        }
+        if let Some(first) = &file.hardlink {
+            content.clone_from(&contents[&first.1]);
+        }
+        contents.insert(entry.path, content);
+    }
+    contents
 }
 
 pub(crate) fn finish(captured: Captured, asked: Asked) -> Result<Finished> {
