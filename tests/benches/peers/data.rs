@@ -76,7 +76,8 @@ pub(crate) fn touch_weights(dir: &Path, round: u64) {
     let file = File::options().write(true).open(&next).unwrap();
     let length = file.metadata().unwrap().len();
     let mut random = Random::new(round + 7);
-    let region: Vec<u8> = (0..(64usize << 20) / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+    let region: Vec<u8> =
+        (0..(64usize << 20) / 8).flat_map(|_| random.next().to_le_bytes()).collect();
     let region = &region[..region.len().min(usize::try_from(length / 4).unwrap())];
     file.write_all_at(region, length / 2).unwrap();
     file.sync_all().unwrap();
@@ -108,7 +109,11 @@ fn write_small(dir: &Path, number: u64, random: &mut Random) {
     let size = 1024 + usize::try_from(random.next() % (15 * 1024)).unwrap();
     let mut text = String::with_capacity(size + 32);
     while text.len() < size {
-        text.push_str(&format!("{{\"id\":{},\"score\":{}}}\n", random.next() % 100_000, random.next() % 997));
+        text.push_str(&format!(
+            "{{\"id\":{},\"score\":{}}}\n",
+            random.next() % 100_000,
+            random.next() % 997
+        ));
     }
     text.truncate(size);
     fs::write(folder.join(format!("f{number:06}.json")), text).unwrap();

@@ -38,6 +38,7 @@ fn main() {
     workload("weights", &weights, scratch.path(), rounds, |dir, round| {
         data::touch_weights(dir, round);
     });
+    agent::memory(&weights);
     std::fs::remove_dir_all(&weights).unwrap();
 
     let small = scratch.path().join("small");
@@ -45,7 +46,7 @@ fn main() {
     workload("small files", &small, scratch.path(), rounds, |dir, round| {
         data::touch_small_files(dir, options.files, round);
     });
-    agent::memory(&scratch.path().join("agent"), &small);
+    agent::memory(&small);
 }
 
 fn options(arguments: &[String]) -> Options {
@@ -53,7 +54,8 @@ fn options(arguments: &[String]) -> Options {
         let at = arguments.iter().position(|argument| argument == name)?;
         arguments.get(at + 1).cloned()
     };
-    let number = |name: &str, default: u64| value(name).map_or(default, |text| text.parse().unwrap());
+    let number =
+        |name: &str, default: u64| value(name).map_or(default, |text| text.parse().unwrap());
     Options {
         dir: value("--dir").map_or_else(std::env::temp_dir, PathBuf::from),
         rounds: usize::try_from(number("--rounds", 5)).unwrap(),
@@ -63,13 +65,7 @@ fn options(arguments: &[String]) -> Options {
 }
 
 /// One kind of data: full, unchanged and incremental snapshot, and restore, in turn with the peers.
-fn workload(
-    name: &str,
-    source: &Path,
-    scratch: &Path,
-    rounds: usize,
-    change: impl Fn(&Path, u64),
-) {
+fn workload(name: &str, source: &Path, scratch: &Path, rounds: usize, change: impl Fn(&Path, u64)) {
     let mut table = Table::new(name);
     let work = scratch.join("work");
     let (from, to) = (source.display().to_string(), work.display().to_string());
@@ -81,11 +77,7 @@ fn workload(
         };
         fresh();
         table.add("cp -a", "full", shell(&format!("cp -a {from} {to}/copy && sync -f {to}")));
-        table.add(
-            "cp -a",
-            "restore",
-            shell(&format!("cp -a {to}/copy {to}/back && sync -f {to}")),
-        );
+        table.add("cp -a", "restore", shell(&format!("cp -a {to}/copy {to}/back && sync -f {to}")));
         fresh();
         table.add("tar", "full", shell(&format!("tar -C {from} -cf {to}/a.tar . && sync -f {to}")));
         table.add(
@@ -110,12 +102,7 @@ fn workload(
         change(source, round as u64);
         table.add("nodus", "incremental", ours("3", "incremental"));
         let back = work.join("back");
-        let restore = [
-            "restore",
-            &store.display().to_string(),
-            &from,
-            &back.display().to_string(),
-        ];
+        let restore = ["restore", &store.display().to_string(), &from, &back.display().to_string()];
         table.add("nodus", "restore", run_nodus(&restore, "restore"));
     }
     let _ = std::fs::remove_dir_all(&work);

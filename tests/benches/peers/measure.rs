@@ -83,7 +83,9 @@ impl Table {
     /// Medians, the slowest and fastest round, and the ratio to `cp -a`, as a Markdown table.
     pub(crate) fn print(&self) {
         println!("## {}\n", self.name);
-        println!("| operation | tool | s (min to max) | x cp -a | CPU s | peak MiB | captured ms | stored MiB |");
+        println!(
+            "| operation | tool | s (min to max) | x cp -a | CPU s | peak MiB | captured ms | stored MiB |"
+        );
         println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
         for operation in ["full", "unchanged", "incremental", "restore"] {
             let base = self.median(operation, "cp -a", |figure| figure.wall);
