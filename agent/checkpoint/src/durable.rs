@@ -9,6 +9,9 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Context as _, Error, Result};
 
+/// How the name of something begins that is being removed.
+pub(crate) const GRAVE: &str = ".gone-";
+
 /// Makes a file of this content appear at `path`, in place of what may be there.
 ///
 /// # Errors
@@ -43,7 +46,7 @@ pub(crate) fn publish_dir(staged: &Path, path: &Path) -> Result<()> {
 pub(crate) fn remove_dir(path: &Path) -> Result<()> {
     let dir = parent(path);
     let grave = tempfile::Builder::new()
-        .prefix(".gone-")
+        .prefix(GRAVE)
         .tempdir_in(dir)
         .map_err(|error| failed("create a directory in", dir, error))?;
     std::fs::rename(path, grave.path()).context("remove", path)?;

@@ -115,7 +115,7 @@ fn picture(dir: &Path) -> BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20, failure_persistence: None, max_shrink_iters: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn checkpoints_are_the_tree(rounds in proptest::collection::vec(proptest::collection::vec(act(), 1..12), 1..5)) {

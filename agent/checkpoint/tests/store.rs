@@ -122,5 +122,7 @@ fn c49_leftovers_are_swept_by_the_one_writer() {
     drop(lock);
     assert!(store.lock().unwrap().is_some());
     store.delete_job().unwrap();
+    fs::create_dir_all(dir.path().join("jobs/.gone-x/checkpoints/1")).unwrap();
+    JobStore::sweep_deleted(dir.path()).unwrap();
     assert_eq!(fs::read_dir(dir.path().join("jobs")).unwrap().count(), 0);
 }

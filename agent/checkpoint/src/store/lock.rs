@@ -1,11 +1,12 @@
 //! The lock of the one live writer, and what is cleaned under it.
 
 use std::fs::File;
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 
-use super::JobStore;
-use crate::durable;
+use super::{JobStore, names_in};
+use crate::durable::{self, GRAVE};
 use crate::error::{Context as _, Result};
 
 const LOCK: &str = ".lock";
@@ -28,6 +29,24 @@ impl JobStore {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error).context("lock", &path),
         }
+    }
+
+    /// Removes what is left of jobs whose deletion was cut off. No lock is needed: nothing has
+    /// those names any more.
+    ///
+    /// # Errors
+    /// Where something could not be removed.
+    pub fn sweep_deleted(store_root: &Path) -> Result<()> {
+        let jobs = store_root.join("jobs");
+        for name in names_in(&jobs)?.iter().filter(|name| name.starts_with(GRAVE)) {
+            let path = jobs.join(name);
+            match std::fs::remove_dir_all(&path) {
+                // Another process finishes its own deletion at the same time.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed.context("remove", &path)?,
+            }
+        }
+        Ok(())
     }
 
     /// Removes what a writer that is gone left unfinished; says how many things that were.
