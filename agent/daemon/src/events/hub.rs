@@ -34,7 +34,8 @@ const GIVE_UP: Duration = Duration::from_secs(5);
 /// connections of the jobs.
 const MAX_REFUSALS: usize = 64;
 
-/// Whose a client is, from its process, its user and the socket it came through. Called on a task of the client's own; it may read `/proc`, but must not wait.
+/// Whose a client is, from its process, its user and the socket it came through. Called on a task of
+/// the client's own; it may read `/proc`, but must not wait.
 pub type Resolver = Box<dyn Fn(Peer, &Via) -> Whose + Send + Sync>;
 
 /// Whose a client is.

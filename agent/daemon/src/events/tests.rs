@@ -152,6 +152,25 @@ async fn a_stranger_is_refused_and_told() {
 }
 
 #[tokio::test]
+async fn a_client_whose_attempt_is_being_started_is_waited_for() {
+    let dir = TempDir::new().unwrap();
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let resolver =
+        move |_: Peer, _: &Via| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0..5 => Whose::Unsettled,
+            _ => Whose::Job(name("a")),
+        };
+    let hub = EventsHub::new(Box::new(resolver), Limits::default());
+    let mut a = hub.add_job(name("a"));
+    let path = dir.path().join("a");
+    let place = Place { path: path.clone(), mode: 0o600, owner: None, dir_mode: 0o700 };
+    hub.bind_job_socket(&name("a"), place).await.unwrap();
+    let mut client = UnixStream::connect(path).await.unwrap();
+    client.write_all(SUBSCRIBE.as_bytes()).await.unwrap();
+    assert!(matches!(message(&mut a).await.1, ProgramMessage::Subscribe(_)));
+}
+
+#[tokio::test]
 async fn c63_the_same_messages_however_they_are_cut() {
     let mut server = Server::start(Limits::default()).await;
     let acks = [
