@@ -304,26 +304,33 @@ mod standalone {
         assert_goes_on(before, after, 20, STEPS);
     }
 
-    /// Both are notices: of the capacity's end, so the run ends too.
     #[test]
-    fn a_signal_that_announces_the_end_saves_in_time() {
-        for signal in [Signal::TERM, Signal::USR1] {
-            let run = train();
-            let mut first = start(&run);
-            first.says("step 5/");
-            first.signal(signal);
-            assert_eq!(first.ends().code(), Some(75), "{:?}", first.stderr());
-            let newest = run.checkpoints().pop().expect("it was saved");
-            assert_eq!(
-                (&newest["cause"], &newest["consistency"]),
-                (&"Reclaim".into(), &"Acked".into())
-            );
-            fs::remove_dir_all(run.state_root()).expect("it is there");
+    fn sigterm_saves_and_ends_the_run() {
+        let run = train();
+        let mut first = start(&run);
+        first.says("step 5/");
+        first.signal(Signal::TERM);
+        assert_eq!(first.ends().code(), Some(75), "{:?}", first.stderr());
+        let newest = run.checkpoints().pop().expect("it was saved");
+        assert_eq!((&newest["cause"], &newest["consistency"]), (&"Reclaim".into(), &"Acked".into()));
+        fs::remove_dir_all(run.state_root()).expect("it is there");
 
-            let mut second = start(&run);
-            assert_eq!(second.ends().code(), Some(0), "{:?}", second.stderr());
-            assert_goes_on(&first.stdout().join("\n"), &second.stdout().join("\n"), 5, STEPS);
-        }
+        let mut second = start(&run);
+        assert_eq!(second.ends().code(), Some(0), "{:?}", second.stderr());
+        assert_goes_on(&first.stdout().join("\n"), &second.stdout().join("\n"), 5, STEPS);
+    }
+
+    #[test]
+    fn sigusr1_saves_and_the_program_goes_on() {
+        let run = train();
+        let mut once = start(&run);
+        once.says("step 5/");
+        once.signal(Signal::USR1);
+        assert_eq!(once.ends().code(), Some(0), "{:?}", once.stderr());
+        assert_eq!(steps(&once.stdout().join("\n")), (1..=STEPS).collect::<Vec<_>>());
+        let all = run.checkpoints();
+        let notice = all.iter().find(|checkpoint| checkpoint["cause"] == "Reclaim");
+        assert_eq!(notice.expect("it was saved")["consistency"], "Acked");
     }
 
     #[test]
