@@ -87,7 +87,7 @@ fn too_large_before_the_copy() {
     refused(&job, 1, "CheckpointTooLarge");
     let listed = assert_seen(&agent, &job, "Failed", "CheckpointTooLarge");
     let message = listed["message"].to_string();
-    assert!(message.contains("1Mi") || message.contains("1048576"), "{message}");
+    assert!(message.contains("1.00Mi"), "the limit is named: {message}");
     assert_eq!(job.stored(), [good]);
 
     fs::remove_file(job.state_dir().join("big")).expect("it is there");

@@ -91,7 +91,8 @@ fn c09_thirty_rounds_do_not_fill_the_store() {
     }
     let saved = std::fs::read_to_string(job.state_dir().join("progress"));
     assert_eq!(saved.expect("restored"), "29");
-    let unfinished = WalkDir::new(agent.store()).min_depth(1).into_iter().filter_map(Result::ok);
+    let checkpoints = job.directory_in(&agent.store()).join("checkpoints");
+    let unfinished = WalkDir::new(checkpoints).min_depth(1).into_iter().filter_map(Result::ok);
     let unfinished: Vec<_> =
         unfinished.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).collect();
     // The file whose lock a writer holds is not unfinished work.
