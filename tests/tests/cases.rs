@@ -409,7 +409,7 @@ fn c95_a_store_that_fails_does_not_keep_the_socket_from_being_served() {
 fn c95_an_agent_that_cannot_start_says_so_and_is_never_ready() {
     let mut agent = AgentConfig::default().setting("no_such_key = 1").stopped();
     agent.start_unready();
-    let status = agent.process().ended_within(LONG).expect("it refuses to run");
+    let status = agent.process().ends();
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
     assert!(!agent.notify().wait_for("READY=1", Duration::from_millis(10)));
     assert!(agent.log().contains("no_such_key"), "{}", agent.log());

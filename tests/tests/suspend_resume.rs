@@ -312,7 +312,10 @@ mod standalone {
         first.signal(Signal::TERM);
         assert_eq!(first.ends().code(), Some(75), "{:?}", first.stderr());
         let newest = run.checkpoints().pop().expect("it was saved");
-        assert_eq!((&newest["cause"], &newest["consistency"]), (&"Reclaim".into(), &"Acked".into()));
+        assert_eq!(
+            (&newest["cause"], &newest["consistency"]),
+            (&"Reclaim".into(), &"Acked".into())
+        );
         fs::remove_dir_all(run.state_root()).expect("it is there");
 
         let mut second = start(&run);
