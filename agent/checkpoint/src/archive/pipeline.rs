@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -36,6 +37,8 @@ pub(crate) struct Pipeline {
     pool: Pool,
     path: PathBuf,
     next: Ticket,
+    /// The program is not held up any more, so everything else comes first.
+    background: Arc<AtomicBool>,
 }
 
 /// What may stand for a frame instead of storing it.
@@ -109,15 +112,22 @@ impl Pipeline {
             pool,
             path: path.to_owned(),
             next: 0,
+            background: Arc::default(),
         };
         for _ in 0..threads {
             let (jobs, pool) = (jobs.clone(), pipeline.pool.clone());
-            let worker = spawn("frame").spawn(move || work_on(&jobs, &pool));
+            let background = Arc::clone(&pipeline.background);
+            let worker = spawn("frame").spawn(move || work_on(&jobs, &pool, &background));
             let worker =
                 worker.map_err(|error| Error::io("start a thread to write", path, error))?;
             pipeline.threads.push(worker);
         }
         Ok(pipeline)
+    }
+
+    /// From now on nobody waits for the pipeline: the job comes first, for processor and disk.
+    pub(crate) fn to_background(&self) {
+        self.background.store(true, Ordering::Relaxed);
     }
 
     /// An empty buffer for content.
@@ -210,10 +220,14 @@ impl Drop for Pipeline {
     }
 }
 
-fn work_on(jobs: &Receiver<Job>, pool: &Pool) {
-    lower_priority();
+fn work_on(jobs: &Receiver<Job>, pool: &Pool, background: &AtomicBool) {
+    let mut lowered = false;
     let mut compressor = frame::compressor();
     for Job { content, reuse, reply } in jobs {
+        if !lowered && background.load(Ordering::Relaxed) {
+            lower_priority();
+            lowered = true;
+        }
         let done = match &mut compressor {
             Ok(compressor) => work(compressor, content, &reuse, pool),
             Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
@@ -241,7 +255,7 @@ fn work(
     Ok(Done { hash, len, outcome: Outcome::New(body) })
 }
 
-/// The job comes first, for the processor and for the disk; where neither can be set, as we are.
+/// Puts the calling thread behind everything else; where that cannot be set, it stays as it is.
 fn lower_priority() {
     let lowest = 19;
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), lowest)

@@ -8,9 +8,10 @@ use std::path::Path;
 use nodus_protocol::checkpoint::{Consistency, Skipped};
 
 use super::stage::Staging;
-use super::{COPIES, Captured, CommitInput, ENTRIES, Finished};
+use super::{Asked, COPIES, Captured, CommitInput, ENTRIES, Finished};
 use crate::archive::Written;
 use crate::archive::tar::{Content, Member, member_name};
+use crate::capture::findings::Findings;
 use crate::capture::recorder::Recorded;
 use crate::capture::spool::{Spool, Stage, digest, resolve};
 use crate::durable;
@@ -45,14 +46,35 @@ impl Captured {
         if good_enough && !changed && !manifest.changed {
             return Ok(Finished::Skipped(Skipped::Unchanged));
         }
+        let about = About { store: &store, epoch: &epoch, seq, roots, consistency, input };
+        let record = about.record(manifest, &written, &findings);
+        commit(staging, &store, &epoch, &record)?;
+        Ok(Finished::Committed(Box::new(record)))
+    }
+}
+
+/// What a commit record says besides what was stored.
+struct About<'a> {
+    store: &'a JobStore,
+    epoch: &'a Epoch,
+    seq: u64,
+    roots: Vec<String>,
+    consistency: Consistency,
+    input: &'a CommitInput<'a>,
+}
+
+impl About<'_> {
+    fn record(self, manifest: Manifest, written: &Written, findings: &Findings) -> CommitRecord {
+        let Self { store, epoch, seq, roots, consistency, input } = self;
+        let acked = input.asked == Asked::Acked;
         let (torn, torn_count) = match consistency {
-            Consistency::Torn => findings.torn(input.asked == super::Asked::Acked),
+            Consistency::Torn => findings.torn(acked),
             Consistency::Acked | Consistency::Quiet => (Vec::new(), 0),
         };
         let mut notes = findings.notes();
         notes.truncate(MAX_LISTED);
         let archive_bytes = if written.stored > 0 { written.bytes } else { 0 };
-        let record = CommitRecord {
+        CommitRecord {
             format: FORMAT,
             job: store.job().clone(),
             seq,
@@ -60,7 +82,7 @@ impl Captured {
             epoch: epoch.number(),
             cause: input.cause,
             consistency,
-            acked: input.asked == super::Asked::Acked,
+            acked,
             started: input.started,
             captured: input.captured,
             committed: (input.now)(),
@@ -75,9 +97,7 @@ impl Captured {
             torn,
             torn_count,
             notes,
-        };
-        commit(staging, &store, &epoch, &record)?;
-        Ok(Finished::Committed(Box::new(record)))
+        }
     }
 }
 

@@ -157,6 +157,7 @@ impl Captured {
         if self.recorder.pins.is_empty() && self.is_unchanged(input) {
             return Ok(Finished::Skipped(Skipped::Unchanged));
         }
+        self.recorder.pipeline.to_background();
         let copies = self.copy_pins().map_err(|error| self.explain(error))?;
         let needed = self.recorder.bytes;
         self.seal(&copies, input).map_err(|error| explain(error, needed))

@@ -3,6 +3,7 @@
 //! A [`JobStore`] lists, opens and deletes what is there; what writes a checkpoint is
 //! [`crate::snapshot`]. Every decision about what exists is in [`fence`] and has no IO.
 
+mod check;
 mod epoch;
 pub mod fence;
 mod listing;
@@ -22,10 +23,11 @@ use crate::durable;
 use crate::error::{Context as _, Error, Result};
 use crate::format::{FORMAT, JobRecord};
 
+pub use check::check_entry;
 pub use epoch::Epoch;
 pub use lock::WriterLock;
+pub use manifest::ManifestReader;
 pub(crate) use manifest::ManifestWriter;
-pub use manifest::{ManifestReader, check_entry};
 
 pub use crate::stored::Stored;
 

@@ -1,7 +1,8 @@
 //! What a reader of manifests must refuse.
 
 use super::*;
-use crate::format::{FrameRef, Time, Xattrs};
+use crate::format::manifest::walk_order;
+use crate::format::{Chunk, FORMAT, FileData, FrameRef, MAX_FRAME, Time, Xattrs};
 use proptest::prelude::*;
 
 fn entry(path: &str, kind: Kind) -> Entry {
