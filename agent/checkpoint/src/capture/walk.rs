@@ -16,7 +16,7 @@ use super::names::Names;
 use super::open::{is_gone, open_below};
 use super::recorder::Recorder;
 use crate::error::{Error, Result};
-use crate::format::{Entry, Kind, Xattrs};
+use crate::format::{Entry, Kind, RESTORE_PREFIX, Xattrs};
 use crate::root::Root;
 
 /// Directories inside one another; each costs a descriptor while the walk is below it.
@@ -164,7 +164,9 @@ impl<'a> Walker<'a> {
         if attr.kind != FileType::Directory {
             return Ok((self.entry(place, attr)?, None));
         }
-        if self.options.exclude.contains(&attr.object()) {
+        // What a restore that was cut off has left at the top of the target.
+        let is_restore = place.path.starts_with(RESTORE_PREFIX.as_bytes());
+        if is_restore || self.options.exclude.contains(&attr.object()) {
             return Ok((self.leave_out(Note::Own, place), None));
         }
         match open_below(place.dir, place.name, true) {
