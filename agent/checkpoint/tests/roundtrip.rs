@@ -16,7 +16,8 @@ use std::process::Command;
 use common::Job;
 use nodus_checkpoint::export::export;
 use nodus_checkpoint::format::{Entry, Kind};
-use nodus_checkpoint::restore::{RestoreOptions, restore};
+use nodus_checkpoint::outcomes::{Ended, record_attempt};
+use nodus_checkpoint::restore::{RestoreOptions, restore, restore_newest};
 use nodus_checkpoint::retention::{Contents, Policy, Situation, Step, execute, plan};
 use nodus_checkpoint::snapshot::Finished;
 use nodus_checkpoint::store::Stored;
@@ -511,4 +512,46 @@ fn c46_verify_names_what_is_bad_and_marks_all_that_share_it() {
         assert_eq!(look(&job, seq).unwrap().problems, []);
     }
     assert_eq!(damaged(&job), [0; 0], "what is whole again loses the mark");
+}
+
+#[test]
+fn c32_what_a_restore_left_in_the_target_is_not_captured() {
+    let mut job = Job::new();
+    job.write("kept", "kept");
+    job.write(".nodus-restore-0123456789abcdef/half", "half");
+    let record = job.commit();
+    assert_eq!(job.paths(&record), ["", "kept"]);
+    restore_to(&job, record.seq, job.state());
+    assert_eq!(fs::read_dir(job.state()).unwrap().count(), 1, "and the next restore removes it");
+}
+
+#[test]
+fn c12_after_two_failures_the_one_before_is_restored() {
+    let mut job = Job::new();
+    job.write("step", "11");
+    let good = job.commit().seq;
+    job.write("step", "12");
+    let poison = job.commit().seq;
+    let to = job.dir.path().join("restored");
+    let roots = [Root { path: "/nodus/state".into(), dir: to.clone() }];
+    let newest = |job: &Job| {
+        restore_newest(&job.store, Some(&job.epoch), &roots, &options(), &Control::new()).unwrap()
+    };
+    for (attempt, is_suspect) in [(2, false), (3, true)] {
+        assert_eq!(newest(&job).seq, poison);
+        let found = record_attempt(&job.store, &job.epoch, poison, attempt, Ended::Failed).unwrap();
+        assert_eq!(found, is_suspect, "after attempt {attempt}");
+    }
+    let report = newest(&job);
+    assert_eq!((report.seq, report.passed_over[0].seq), (good, poison));
+    assert_eq!(fs::read(to.join("step")).unwrap(), b"11");
+    let listed: Vec<u64> = job.store.list().unwrap().iter().map(Stored::seq).collect();
+    assert_eq!(listed, [good, poison], "being suspect deletes nothing");
+
+    let later = job.store.begin_epoch(4, 3, "node", jiff::Timestamp::UNIX_EPOCH).unwrap();
+    let late = record_attempt(&job.store, &job.epoch, good, 4, Ended::Failed);
+    assert!(matches!(late, Err(nodus_checkpoint::Error::Fenced { .. })));
+    let steps = execute(&job.store, &job.epoch, Step::Remove(good));
+    assert!(matches!(steps, Err(nodus_checkpoint::Error::Fenced { .. })), "deleting is writing");
+    record_attempt(&job.store, &later, good, 4, Ended::Progressed).unwrap();
 }
