@@ -7,8 +7,14 @@ pub mod lifecycle;
 pub mod place;
 pub mod record;
 
+mod acting;
+mod arriving;
+mod asked;
 mod attempts;
 mod copying;
+mod ending;
+mod finding;
+mod preparing;
 mod retaining;
 mod task;
 mod view;
