@@ -90,6 +90,9 @@ async fn read(member: &mut Member, reader: &OwnedReadHalf) -> End {
     let mut buffer = LineBuffer::new();
     let mut lines = Vec::new();
     loop {
+        // A client that never stops sending leaves others their turn, and `run` the chance to see
+        // that it is to be dropped.
+        tokio::task::yield_now().await;
         match read_some(reader, &mut buffer, &mut lines).await {
             Ok(0) | Err(_) => {
                 report_unfinished(member, buffer.unfinished());
