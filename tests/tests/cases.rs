@@ -414,3 +414,25 @@ fn c95_an_agent_that_cannot_start_says_so_and_is_never_ready() {
     assert!(!agent.notify().wait_for("READY=1", Duration::from_millis(10)));
     assert!(agent.log().contains("no_such_key"), "{}", agent.log());
 }
+
+/// What is left out of checkpoints is not lost by a restore: the store itself, above all.
+#[test]
+fn c31_a_store_inside_the_state_directory_outlives_a_restore() {
+    let run = Standalone::new("train");
+    let project = run.home().to_owned();
+    let run = run.option("--checkpoint").option(project.to_str().expect("a plain name"));
+    fs::write(project.join("data"), "saved").expect("the home can be written");
+    let mut first = run.run(&["sh", "-c", "echo ready; exec sleep 60"]);
+    first.says("ready");
+    first.ctrl_c();
+    assert_eq!(first.ends().code(), Some(75), "{:?}", first.stderr());
+
+    fs::write(project.join("data"), "changed while nobody looked").expect("as above");
+    fs::write(project.join("more"), "x").expect("as above");
+    let mut second = run.run(&["sh", "-c", "cat data; ls"]);
+    assert_eq!(second.ends().code(), Some(0), "{:?}", second.stderr());
+    let said = second.stdout().join("\n");
+    assert!(said.starts_with("saved") && !said.contains("more"), "it was not restored: {said}");
+    assert!(!run.checkpoints().is_empty(), "the store was lost");
+    run.ctl(&["checkpoint", "verify", "train"]).ok();
+}

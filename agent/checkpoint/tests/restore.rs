@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use handmade::{Handmade, Home, chunk, options, picture};
 use nodus_checkpoint::restore::{About, RestoreOptions, RestoreReport, restore, restore_newest};
+use nodus_checkpoint::snapshot::object_of;
 use nodus_checkpoint::{Control, Credentials, Error, Root};
 use nodus_protocol::checkpoint::Consistency;
 use rustix::fs::XattrFlags;
@@ -678,4 +679,97 @@ fn xattrs_of_directories_come_back() {
     let length = rustix::fs::getxattr(home.state(), "user.tag", &mut value[..]).unwrap();
     assert_eq!(value[..length], [0, 1]);
     assert!(rustix::fs::getxattr(home.state(), "user.old", &mut value[..]).is_err());
+}
+
+/// What captures leave out, no restore takes away: it stays, and the tree around it is restored.
+#[test]
+fn c31_what_no_checkpoint_holds_stays() {
+    let home = Home::new();
+    let mut made = Handmade::new(3);
+    made.dir("deep").dir("deep/er").file("deep/er/g", b"new").dir("deep/er/sub");
+    made.file("deep/er/sub/h", b"new").file("f", b"new").commit(&home.store);
+    let state = home.state();
+    let (store, agent) = (state.join("deep/er/store"), state.join("only/agent"));
+    for own in [&store, &agent] {
+        fs::create_dir_all(own.join("below")).unwrap();
+        fs::write(own.join("below/precious"), "the only copy").unwrap();
+    }
+    fs::write(state.join("only/other"), "old").unwrap();
+    fs::write(state.join("deep/er/g"), "old").unwrap();
+    fs::write(state.join("deep/old"), "old").unwrap();
+    fs::set_permissions(state.join("deep/er"), Permissions::from_mode(0o500)).unwrap();
+    let standing = [&store, &agent].into_iter().filter_map(|own| object_of(own)).collect();
+    let options = RestoreOptions { standing, ..as_user(&home) };
+    for own in ["", "deep", "deep/er", "deep/er/g", "only"].map(|name| state.join(name)) {
+        if let Some(user) = &options.credentials {
+            chown(own, Some(user.uid), Some(user.gid)).unwrap();
+        }
+    }
+    for round in 0..3 {
+        let report = home.restore_with(3, &options).unwrap();
+        assert_eq!(names(&state), ["deep", "f", "only"], "round {round}");
+        assert_eq!(names(&state.join("only")), ["agent"]);
+        assert_eq!(names(&state.join("deep")), ["er"]);
+        assert_eq!(names(&state.join("deep/er")), ["g", "store", "sub"]);
+        assert_eq!(fs::read(state.join("deep/er/g")).unwrap(), b"new");
+        assert_eq!(fs::read(state.join("deep/er/sub/h")).unwrap(), b"new");
+        assert_eq!(mode(&state.join("deep/er")), 0o755);
+        for own in [&store, &agent] {
+            let kept = fs::read_to_string(own.join("below/precious")).unwrap();
+            assert_eq!(kept, "the only copy");
+        }
+        assert_eq!(report.warnings, []);
+    }
+}
+
+#[test]
+fn c31_a_checkpoint_that_needs_the_place_of_the_store_is_refused() {
+    let home = Home::new();
+    for (seq, path) in [(1, "store/x"), (2, "store"), (3, "way")] {
+        let mut made = Handmade::new(seq);
+        if path == "store/x" {
+            made.dir("store");
+        }
+        made.file(path, b"new").commit(&home.store);
+    }
+    let state = home.state();
+    fs::create_dir_all(state.join("store")).unwrap();
+    fs::create_dir_all(state.join("way/agent")).unwrap();
+    let own = [state.join("store"), state.join("way/agent")];
+    let standing = own.iter().filter_map(|own| object_of(own)).collect();
+    let options = RestoreOptions { standing, ..options() };
+    for seq in 1..=3 {
+        assert!(matches!(home.restore_with(seq, &options), Err(Error::Refused(_))), "{seq}");
+        assert_eq!(names(&state), ["store", "way"]);
+    }
+}
+
+/// A file system that is mounted in the target stays mounted there.
+#[test]
+fn mounted_file_systems_stay() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let mut made = Handmade::new(3);
+    made.dir("data").dir("data/set").file("f", b"new").commit(&home.store);
+    let mounted = home.state().join("data/set");
+    fs::create_dir_all(&mounted).unwrap();
+    let run = |command: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(command);
+        assert!(command.args(args).arg(&mounted).status().unwrap().success());
+    };
+    run("mount", &["-t", "tmpfs", "-o", "size=64k", "none"]);
+    fs::write(mounted.join("precious"), "x").unwrap();
+    let restored: Vec<_> = (0..2)
+        .map(|_| home.restore(3).map(|report| (mounted.join("precious").exists(), report)))
+        .collect();
+    run("umount", &["--lazy"]);
+    for (round, restored) in restored.into_iter().enumerate() {
+        let (is_there, report) = restored.unwrap();
+        assert!(is_there, "round {round}");
+        assert_eq!((report.unchanged, report.warnings), (false, Vec::new()));
+    }
+    assert_eq!(names(&home.state()), ["data", "f"]);
+    assert_eq!(names(&mounted), [""; 0]);
 }

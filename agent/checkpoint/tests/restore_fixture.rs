@@ -62,6 +62,7 @@ fn options() -> RestoreOptions {
         only: None,
         strict: false, // The owners that were recorded may not be to give here.
         keep_privileges: false,
+        standing: std::collections::HashSet::new(),
     }
 }
 

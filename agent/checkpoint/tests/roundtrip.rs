@@ -291,6 +291,7 @@ fn options() -> RestoreOptions {
         only: None,
         strict: true,
         keep_privileges: false,
+        standing: std::collections::HashSet::new(),
     }
 }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::attributes::{OPEN_DIR, Policy};
 use super::beneath::Spot;
+use super::standing::Standing;
 use super::tree::{Cursor, Tree};
 use crate::format::{Entry, FileData, Identity, Kind, Time, Xattrs};
 
@@ -21,6 +22,7 @@ pub(super) struct Comparison<'a> {
     cursor: Cursor<'a>,
     first_links: Cursor<'a>,
     policy: &'a Policy,
+    standing: &'a Standing,
     /// Entries that the manifest has below directories that are there.
     expected: u64,
     /// Entries that are there.
@@ -30,9 +32,9 @@ pub(super) struct Comparison<'a> {
 
 impl<'a> Comparison<'a> {
     /// Nothing is compared yet.
-    pub(super) fn new(tree: &'a Tree, policy: &'a Policy) -> Self {
+    pub(super) fn new(tree: &'a Tree, policy: &'a Policy, standing: &'a Standing) -> Self {
         let (cursor, first_links) = (Cursor::new(tree), Cursor::new(tree));
-        Self { cursor, first_links, policy, expected: 0, found: 0, differs: false }
+        Self { cursor, first_links, policy, standing, expected: 0, found: 0, differs: false }
     }
 
     /// Whether the target has this entry as it would be restored.
@@ -60,7 +62,7 @@ impl<'a> Comparison<'a> {
         if FileType::from_raw_mode(stat.st_mode) != file_type(&entry.kind) {
             return Ok(false);
         }
-        if is_special(&entry.kind) {
+        if is_special(&entry.kind) || self.standing.keeps(&entry.path) {
             return Ok(true);
         }
         if (stat.st_uid, stat.st_gid) != self.policy.owner(entry) {
@@ -82,7 +84,8 @@ impl<'a> Comparison<'a> {
             },
             _ => {
                 let same = mtime(&stat) == entry.mtime && self.has_xattrs(entry)?;
-                self.found += count(self.cursor.tree(), &entry.path)?;
+                let found = count(self.cursor.tree(), &entry.path)?;
+                self.found += found.saturating_sub(self.standing.own_in(&entry.path));
                 Ok(same)
             }
         }

@@ -161,7 +161,7 @@ pub(super) fn finish(
             let (Some(place), Some(trees)) = (places[number], &build.trees[number]) else {
                 continue;
             };
-            if moment_of(place, &dir.path) == moment {
+            if moment_of(place, &plans[number], &dir.path) == moment {
                 build.finish_dir(&trees.new, &dir)?;
             }
         }
@@ -182,8 +182,11 @@ pub(super) fn finish(
 }
 
 /// A directory that is renamed to another place must be its owner's to write until then.
-fn moment_of(place: Place, path: &[u8]) -> Moment {
-    let moves = place == Place::Inside && !path.contains(&b'/');
+fn moment_of(place: Place, plan: &RootPlan, path: &[u8]) -> Moment {
+    let (above, _) = split(path);
+    let moves = place == Place::Inside
+        && !plan.standing.keeps(path)
+        && (above.is_empty() || plan.standing.leads(above));
     if moves { Moment::AfterSwap } else { Moment::BeforeSwap }
 }
 

@@ -6,7 +6,8 @@
 //!    is in the targets. A target that is the same already is left alone: no byte is written.
 //! 2. **Build.** For every other one the complete new tree is made beside it ([`stage`]): identical
 //!    files are linked from the target, everything else is written from verified frames.
-//! 3. **Swap.** Once all is there and on the disk, the new trees take the targets' places.
+//! 3. **Swap.** Once all is there and on the disk, the new trees take the targets' places. What is
+//!    not the checkpoint's to replace stays where it is ([`standing`]).
 //!
 //! Everything in a target is looked at and made with the rights of the job's user, name by name
 //! below the target ([`beneath`]); the store is read with the rights of this process. Attributes
@@ -24,8 +25,10 @@ mod plan;
 mod remove;
 mod select;
 mod stage;
+mod standing;
 mod tree;
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -66,13 +69,23 @@ pub struct RestoreOptions {
     pub strict: bool,
     /// Give files their set-uid and set-gid bits and capabilities.
     pub keep_privileges: bool,
+    /// Device and inode of directories in the targets that stay as they are, as captures leave them
+    /// out. The store and mount points always do.
+    pub standing: HashSet<(u64, u64)>,
 }
 
 impl RestoreOptions {
     /// For the next attempt of a job: everything, as the job's user, warnings for what cannot be.
     #[must_use]
     pub fn for_job(credentials: Option<Credentials>, threads: NonZeroUsize) -> Self {
-        Self { credentials, threads, only: None, strict: false, keep_privileges: false }
+        Self {
+            credentials,
+            threads,
+            only: None,
+            strict: false,
+            keep_privileges: false,
+            standing: HashSet::new(),
+        }
     }
 }
 
@@ -317,7 +330,7 @@ fn swap_all(
     // From here on nothing stops it: the sooner all are swapped, the better.
     for ((stage, plan), root) in stages.iter().zip(plans).zip(&survey.roots) {
         if let (Some(stage), Some(target)) = (stage, &plan.target) {
-            stage.swap(target, root.kind)?;
+            stage.swap(target, root.kind, &plan.standing)?;
         }
     }
     Ok(())

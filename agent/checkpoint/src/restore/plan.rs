@@ -8,10 +8,12 @@ use super::build::Trees;
 use super::compare::Comparison;
 use super::select::Selection;
 use super::stage::{RootKind, Stage, Target};
+use super::standing::Standing;
 use crate::error::{Context as _, Error, Result};
 use crate::format::text::{os_string, unescape};
 use crate::format::{Entry, Kind};
 use crate::root::Root;
+use crate::snapshot::object_of;
 
 /// What is wanted of a root of the manifest.
 pub(super) struct RootPlan {
@@ -21,6 +23,8 @@ pub(super) struct RootPlan {
     pub(super) path: Vec<u8>,
     /// Where it goes; `None` where nothing of it is wanted.
     pub(super) target: Option<Target>,
+    /// What stays in it.
+    pub(super) standing: Standing,
 }
 
 /// What a root is, and what is to be done for it.
@@ -71,12 +75,22 @@ pub(super) fn roots(job: &Job<'_>, roots: &[Root]) -> Result<Vec<RootPlan>> {
             Selection::Nothing => None,
             _ => Some(Target::open(&place(job, roots, &path)?)?),
         };
-        plans.push(RootPlan { selection, path: bytes, target });
+        plans.push(RootPlan { selection, path: bytes, target, standing: Standing::default() });
     }
-    for target in plans.iter().filter_map(|plan| plan.target.as_ref()) {
+    let own = own_objects(job);
+    for plan in &mut plans {
+        let Some(target) = &plan.target else { continue };
         target.remove_leftovers()?;
+        plan.standing = Standing::find(&target.tree(), &own)?;
     }
     Ok(plans)
+}
+
+/// The directories that captures leave out, wherever they are.
+fn own_objects(job: &Job<'_>) -> HashSet<(u64, u64)> {
+    let mut own = job.options.standing.clone();
+    own.extend([job.store.root(), job.store.dir()].into_iter().filter_map(object_of));
+    own
 }
 
 fn place(job: &Job<'_>, roots: &[Root], path: &std::path::Path) -> Result<std::path::PathBuf> {
@@ -96,7 +110,8 @@ pub(super) fn survey(job: &Job<'_>, plans: &[RootPlan]) -> Result<Survey> {
     let mut surveyor = Surveyor::new(job, plans);
     let mut comparisons: Vec<_> = trees
         .iter()
-        .map(|tree| tree.as_ref().map(|tree| Comparison::new(tree, &job.policy)))
+        .zip(plans)
+        .map(|(tree, plan)| Some(Comparison::new(tree.as_ref()?, &job.policy, &plan.standing)))
         .collect();
     for entry in manifest {
         job.control.check()?;
@@ -153,6 +168,9 @@ impl<'a> Surveyor<'a> {
         self.survey.same.push(same);
         if !taken {
             return Ok(());
+        }
+        if let Some(target) = &plan.target {
+            plan.standing.check(entry, &target.tree())?;
         }
         self.survey.files += 1;
         self.survey.found |= plan.selection.wants(&entry.path);
@@ -225,12 +243,14 @@ pub(super) fn stage(
     let mut needed: BTreeMap<u64, u64> = BTreeMap::new();
     for (plan, root) in plans.iter().zip(&survey.roots) {
         let stage = match &plan.target {
-            Some(target) if !root.unchanged => Some(target.stage(root.kind).and_then(|stage| {
-                match check_room(&stage, root.needed, &mut needed) {
-                    Ok(()) => Ok(stage),
-                    Err(error) => Err(abandon([Some(stage)], error)),
-                }
-            })),
+            Some(target) if !root.unchanged => {
+                Some(target.stage(root.kind, &plan.standing).and_then(|stage| {
+                    match check_room(&stage, root.needed, &mut needed) {
+                        Ok(()) => Ok(stage),
+                        Err(error) => Err(abandon([Some(stage)], error)),
+                    }
+                }))
+            }
             _ => None,
         };
         match stage.transpose() {

@@ -2,8 +2,8 @@
 //!
 //! The new tree is made as `.<name>.nodus-restore-<random>` in the directory that holds the target,
 //! and one exchange of the two names puts it in place. Where that directory is not the user's to
-//! write, or the target is a mount point, the new tree is made inside the target and its top-level
-//! names are exchanged one by one. A crash in between then leaves some of them new and some old;
+//! write, or the target is a mount point or holds what has to stay, the new tree is made inside the
+//! target and its top-level names are exchanged one by one. A crash in between then leaves some of them new and some old;
 //! the next restore, which comes before the next attempt, starts over. What a crash leaves is
 //! removed by the next restore to the same target, and no capture takes it.
 
@@ -18,8 +18,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::beneath::{Beneath, Spot};
+use super::beneath::{Beneath, Spot, join};
 use super::remove::remove_tree;
+use super::standing::Standing;
 use super::tree::Tree;
 use crate::error::{Context as _, Error, Result};
 use crate::format::RESTORE_PREFIX;
@@ -122,8 +123,14 @@ impl Target {
     }
 
     /// Begins a new tree; where the root is a directory it is there, empty, afterwards.
-    pub(super) fn stage(&self, kind: RootKind) -> Result<Stage> {
-        if !self.is_mount_point() {
+    pub(super) fn stage(&self, kind: RootKind, standing: &Standing) -> Result<Stage> {
+        if !standing.is_none() && kind != RootKind::Dir {
+            return Err(Error::Refused(format!(
+                "cannot replace {}: the store, the agent's own files or another file system are in it",
+                self.path.display()
+            )));
+        }
+        if standing.is_none() && !self.is_mount_point() {
             match self.stage_beside(kind) {
                 Err(error) if self.is_refusal(&error) && kind != RootKind::Leaf => {}
                 staged => return staged.context("create a directory beside", &self.path),
@@ -220,10 +227,10 @@ impl Stage {
     }
 
     /// Puts the new tree in the target's place; what was there is in the stage afterwards.
-    pub(super) fn swap(&self, target: &Target, kind: RootKind) -> Result<()> {
+    pub(super) fn swap(&self, target: &Target, kind: RootKind, standing: &Standing) -> Result<()> {
         let (swapped, action) = match self.place {
             Place::Beside => (self.swap_at_once(target, kind), "put in place"),
-            Place::Inside => (self.swap_names(), "put the files in place in"),
+            Place::Inside => (self.swap_names(standing), "put the files in place in"),
         };
         swapped.context(action, &target.path)?;
         match rustix::fs::fsync(self.new.base()) {
@@ -250,10 +257,28 @@ impl Stage {
         }
     }
 
-    fn swap_names(&self) -> io::Result<()> {
-        let stage = self.new.list(b"")?;
-        let target = self.new.base().list(b"")?;
+    fn swap_names(&self, standing: &Standing) -> io::Result<()> {
+        let mut ways = vec![Vec::new()];
+        while let Some(path) = ways.pop() {
+            self.swap_level(&path, standing, &mut ways)?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges the names in one directory; those on the way to what stays are put in `ways`.
+    fn swap_level(
+        &self,
+        path: &[u8],
+        standing: &Standing,
+        ways: &mut Vec<Vec<u8>>,
+    ) -> io::Result<()> {
+        let stage = self.new.list(path)?;
+        let target = self.new.base().list(path)?;
         let fresh: HashSet<Vec<u8>> = names(&stage)?.into_iter().collect();
+        if !path.is_empty() {
+            // It stays, and gets what the checkpoint has of it once the names are exchanged.
+            open_up(&target)?;
+        }
         let own = self.new.below_base(b"");
         let old = names(&target)?;
         let here = |dir: &OwnedFd, name: &[u8]| -> io::Result<Spot> {
@@ -261,14 +286,30 @@ impl Stage {
         };
         for name in &fresh {
             let (staged, there) = (here(&stage, name)?, here(&target, name)?);
-            if exists(&there)? {
+            let below = join(path, name);
+            if standing.leads(&below) {
+                ways.push(below);
+            } else if standing.keeps(&below) {
+                // The empty directory that stands for it goes with the stage.
+            } else if exists(&there)? {
                 exchange(&staged, &there)?;
             } else {
                 move_to(&staged, &there, RenameFlags::NOREPLACE)?;
             }
         }
-        for name in old.iter().filter(|name| !fresh.contains(*name) && **name != own) {
-            move_to(&here(&target, name)?, &here(&stage, name)?, RenameFlags::NOREPLACE)?;
+        for name in old.iter().filter(|name| !fresh.contains(*name)) {
+            let below = join(path, name);
+            if below == own || standing.keeps(&below) {
+                continue;
+            }
+            let staged = here(&stage, name)?;
+            if standing.leads(&below) {
+                // Nothing of it is in the checkpoint: all but what stays goes.
+                staged.create_dir()?;
+                ways.push(below);
+            } else {
+                move_to(&here(&target, name)?, &staged, RenameFlags::NOREPLACE)?;
+            }
         }
         Ok(())
     }
@@ -368,6 +409,15 @@ fn move_to(from: &Spot, to: &Spot, flags: RenameFlags) -> io::Result<()> {
         }
         renamed => Ok(renamed?),
     }
+}
+
+/// Makes a directory its owner's to change.
+fn open_up(dir: &OwnedFd) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(dir)?.st_mode);
+    if !mode.contains(Mode::RWXU) {
+        rustix::fs::fchmod(dir, mode | Mode::RWXU)?;
+    }
+    Ok(())
 }
 
 fn cannot_exchange(error: &io::Error) -> bool {

@@ -70,6 +70,7 @@ pub(crate) fn options() -> RestoreOptions {
         only: None,
         strict: false,
         keep_privileges: false,
+        standing: std::collections::HashSet::new(),
     }
 }
 

@@ -17,6 +17,7 @@ use nodus_protocol::checkpoint::{
     Cause, CheckpointInfo, CheckpointState, Committed, Consistency, FailureReason, Outcome,
 };
 
+use super::place::Place;
 use super::record::{Owner, Record};
 use super::task::{JobTask, Note};
 use super::timestamp;
@@ -83,7 +84,7 @@ impl JobTask {
             cause,
             trust,
             freeze,
-            ours: self.own_dirs(),
+            ours: own_dirs(&self.shared, &self.place),
             writing_when_told: live.map(|live| live.writing_when_told.clone()).unwrap_or_default(),
             control,
             started,
@@ -102,13 +103,6 @@ impl JobTask {
             });
             let _ = post.send(Note::Copied(Box::new(copied))).await;
         });
-    }
-
-    /// Directories of the agent, wherever the job's paths are.
-    fn own_dirs(&self) -> Vec<PathBuf> {
-        let mut own = self.shared.settings.own_dirs.clone();
-        own.extend([self.place.records.clone(), self.place.runtime.clone()]);
-        own
     }
 
     fn not_copied(
@@ -282,6 +276,13 @@ fn asked(trust: Trust) -> Asked {
         Trust::Acked => Asked::Acked,
         Trust::NotAcked { request_open_at_death, .. } => Asked::NotAcked { request_open_at_death },
     }
+}
+
+/// Directories of the agent, wherever the job's paths are.
+pub(super) fn own_dirs(shared: &Shared, place: &Place) -> Vec<PathBuf> {
+    let mut own = shared.settings.own_dirs.clone();
+    own.extend([place.records.clone(), place.runtime.clone()]);
+    own
 }
 
 /// Device and inode of a file.

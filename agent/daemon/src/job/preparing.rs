@@ -6,13 +6,14 @@ use std::time::Duration;
 use nodus_checkpoint::Error;
 use nodus_checkpoint::control::Control;
 use nodus_checkpoint::restore::{self, RestoreOptions, RestoreReport};
+use nodus_checkpoint::snapshot::object_of;
 use nodus_checkpoint::store::{Epoch, JobStore};
 use nodus_protocol::checkpoint::FailureReason;
 use nodus_protocol::job::StopReason;
 use nodus_protocol::spec::Continuity;
 
 use super::attempts::attempt_dir;
-use super::copying::credentials;
+use super::copying::{credentials, own_dirs};
 use super::lifecycle;
 use super::place::{OWN, Place, copies_files};
 use super::record::Record;
@@ -146,7 +147,9 @@ impl Preparation {
 
     fn restore_newest(&self, store: &JobStore, epoch: &Epoch) -> Result<RestoreReport, Error> {
         let user = credentials(&self.record.owner);
-        let options = RestoreOptions::for_job(user, self.shared.settings.threads);
+        let mut options = RestoreOptions::for_job(user, self.shared.settings.threads);
+        let own = own_dirs(&self.shared, &self.place);
+        options.standing = own.iter().filter_map(|dir| object_of(dir)).collect();
         let roots = self.place.roots(&self.record.spec);
         restore::restore_newest(store, Some(epoch), &roots, &options, &Control::default())
     }

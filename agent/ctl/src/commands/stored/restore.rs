@@ -35,6 +35,7 @@ pub(super) fn restore(
             only: None,
             strict: false,
             keep_privileges: false,
+            standing: std::collections::HashSet::new(),
         };
         Ok(match seq {
             Some(seq) => restore::restore(&store, seq, &roots, &options, control)?,
