@@ -1,7 +1,7 @@
 //! One job: its state, what decides about it, and the task that carries it out.
 //!
 //! [`lifecycle`] decides where the job goes, the coordinator when its files are copied, the cadence
-//! when that is due; all three are pure. [`task`] owns them and does what they say.
+//! when that is due; all three are pure. `task` owns them and does what they say.
 
 pub mod lifecycle;
 pub mod place;

@@ -6,7 +6,7 @@
 //! API.
 //!
 //! Two things decide who owns a path: an exclusive `flock` on `<path>.lock`, held for life
-//! ([`claim`]), and whether anything answers on the socket that is there ([`place`]).
+//! (`claim`), and whether anything answers on the socket that is there (`place`).
 
 mod claim;
 mod place;
