@@ -64,6 +64,8 @@ struct Observer {
     asked: BTreeMap<ClientId, (Pid, bool)>,
     /// Processes that lost a connection without having answered on any.
     deserters: BTreeSet<Pid>,
+    /// When the last of them did.
+    deserted: Option<Instant>,
     clients: BTreeMap<ClientId, Pid>,
     wake: Option<Instant>,
     in_flight: Option<u64>,
@@ -81,6 +83,7 @@ impl Observer {
             request: 4,
             asked: BTreeMap::new(),
             deserters: BTreeSet::new(),
+            deserted: None,
             clients: BTreeMap::new(),
             wake: None,
             in_flight: None,
@@ -154,6 +157,7 @@ impl Observer {
                     && !self.asked.values().any(|(other, _)| *other == pid)
                 {
                     self.deserters.insert(pid);
+                    self.deserted = Some(self.now);
                 }
             }
             // A deadline without room for the copy is over at once, without a timer.
@@ -208,10 +212,13 @@ impl Observer {
             Trust::Acked if self.running => {
                 assert!(asked && all_answered && self.deserters.is_empty(), "not acked by all");
             }
-            Trust::NotAcked { reason: NotAcked::TimedOut | NotAcked::GoneBeforeAck, .. }
-                if self.running =>
-            {
+            Trust::NotAcked { reason: NotAcked::TimedOut, .. } if self.running => {
                 assert!(self.now >= self.wake.unwrap(), "not before the deadline");
+            }
+            Trust::NotAcked { reason: NotAcked::GoneBeforeAck, .. } if self.running => {
+                let grace_over = self.now >= self.deserted.unwrap() + request::REJOIN_GRACE;
+                let late = self.now >= self.wake.unwrap();
+                assert!(all_answered && !self.deserters.is_empty() && (grace_over || late));
             }
             Trust::NotAcked { reason, .. } if self.running => {
                 assert!(!asked, "{reason:?} although it was asked");
