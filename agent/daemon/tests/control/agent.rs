@@ -11,6 +11,8 @@ use nodus_agent::control::{self, Options};
 use nodus_agent::engine::{Engine, Layout, Settings};
 use nodus_agent::events::Limits;
 use nodus_agent::socket::{Bound, Place};
+use nodus_protocol::control::JobDetail;
+use nodus_protocol::job::Phase;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -79,10 +81,18 @@ impl Agent {
         self.path("lib").join(job).join("state")
     }
 
+    /// Waits until the job's program has saved, and the agent knows that it runs: the program can
+    /// be faster.
     pub(crate) async fn until_saved(&self, job: &str) {
         let file = self.state_dir(job).join("w");
         until("the job has saved", || std::fs::read(&file).is_ok_and(|found| !found.is_empty()))
             .await;
+        let (path, mut client) = (format!("/v1/jobs/{job}"), self.client().await);
+        let deadline = Instant::now() + SOON;
+        while client.get(&path).await.json::<JobDetail>().info.phase != Phase::Running {
+            assert!(Instant::now() < deadline, "waited in vain until {job} is said to run");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Stops serving; the jobs go on.
