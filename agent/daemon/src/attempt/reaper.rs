@@ -68,13 +68,13 @@ impl Reaper {
         self.grace = Some(grace);
     }
 
-    /// Waits for the program, stopping it where asked to.
-    pub(super) fn wait_for_program(&mut self) -> io::Result<ExitStatus> {
+    /// Waits for the program, stopping it where asked to, and says whether it was.
+    pub(super) fn wait_for_program(&mut self) -> io::Result<(ExitStatus, bool)> {
         let mut kill_at = None;
         loop {
             self.reap()?;
             if let Some(status) = self.status {
-                return Ok(status);
+                return Ok((status, kill_at.is_some()));
             }
             match self.sleep(kill_at)? {
                 Woken::Stop if kill_at.is_none() => {

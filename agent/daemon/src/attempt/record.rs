@@ -70,6 +70,10 @@ pub struct ExitRecord {
     /// tell; `false` where they do not.
     #[serde(default)]
     pub oom: bool,
+    /// Whether the shim had told it to end, because whoever started it was gone: then a status of 0
+    /// does not mean that it is done.
+    #[serde(default)]
+    pub told: bool,
     /// When the program, not yet all that it had started, ended.
     pub ended: Timestamp,
     /// Processes that could not be ended.
@@ -209,6 +213,7 @@ mod tests {
         let record = ExitRecord {
             status: ExitStatus::Signal(9),
             oom: true,
+            told: false,
             ended: "2024-05-01T10:00:00Z".parse().unwrap(),
             left: vec![7],
         };

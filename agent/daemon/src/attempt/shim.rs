@@ -173,11 +173,11 @@ fn supervise(
     }
     let group = order.cgroup.clone().map(Cgroup::at);
     let memory = MemoryWatch::new(group.as_ref());
-    let status = reaper.wait_for_program().context("cannot wait for the program")?;
+    let (status, told) = reaper.wait_for_program().context("cannot wait for the program")?;
     let ended = jiff::Timestamp::now();
     let left = reaper.end_descendants(group.as_ref()).context("cannot end what is left")?;
     let oom = memory.is_to_blame(status);
-    leave_record(dir, &mut reaper, &ExitRecord { status, oom, ended, left })?;
+    leave_record(dir, &mut reaper, &ExitRecord { status, oom, told, ended, left })?;
     if let Some(group) = group {
         group.remove();
     }
