@@ -109,6 +109,9 @@ pub enum StopReason {
     Fenced,
     /// Its checkpoint could not be restored, so starting it would lose its progress.
     RestoreFailed,
+    /// The files that its last attempt left could not be stored, so starting it from an older
+    /// checkpoint would lose them.
+    NotSaved,
 }
 
 display_as_name!(Phase, Interruption, StopReason);

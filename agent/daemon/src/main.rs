@@ -3,11 +3,15 @@
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use nodus_agent::{attempt, config, daemon};
 use tracing_subscriber::EnvFilter;
+
+/// How long threads that copy have to notice that they are to stop.
+const STOP_THREADS: Duration = Duration::from_secs(5);
 
 /// Keeps the progress of this node's jobs.
 #[derive(Parser)]
@@ -48,7 +52,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     daemon::raise_descriptor_limit();
     let shim = std::env::current_exe().context("cannot find the agent's own executable")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(daemon::run(settings, shim))
+    let served = runtime.block_on(daemon::run(settings, shim));
+    // A thread that waits for a store which hangs is not waited for: what it does is not committed.
+    runtime.shutdown_timeout(STOP_THREADS);
+    served
 }
 
 /// The journal adds the time and the host by itself.

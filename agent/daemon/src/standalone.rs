@@ -63,13 +63,17 @@ impl Standalone {
                 return Ok(Begun::Succeeded(Box::new(detail)));
             }
             Some(record) => {
-                let parked = matches!(
-                    record.standing,
-                    Standing::Suspended | Standing::Interrupted { .. } | Standing::Failed { .. }
-                );
+                // Also where the last run was killed while it was being suspended or stopped.
+                let rests = record.standing.intent().is_some()
+                    || matches!(
+                        record.standing,
+                        Standing::Suspended
+                            | Standing::Interrupted { .. }
+                            | Standing::Failed { .. }
+                    );
                 let (job, events) = engine.take_up(record, submit)?;
-                if parked {
-                    job.ask(Ask::Resume).await?;
+                if rests {
+                    resume(&job).await?;
                 }
                 (job, events)
             }
@@ -84,9 +88,6 @@ impl Standalone {
 
     /// Waits until nothing more happens to the job by itself.
     pub async fn rested(&self) -> JobDetail {
-        let rests = |detail: &JobDetail| {
-            detail.info.phase.is_finished() || detail.info.phase == Phase::Suspended
-        };
         match self.job.until(rests).await {
             Some(detail) => detail,
             None => self.job.detail(),
@@ -124,6 +125,20 @@ impl Standalone {
     pub async fn close(self) {
         self.engine.close().await;
     }
+}
+
+/// Goes on with a job that rests, or is coming to rest.
+async fn resume(job: &JobHandle) -> Result<(), Refusal> {
+    let rested = job.until(rests).await.ok_or_else(Refusal::stopping)?;
+    if rested.info.phase != Phase::Succeeded {
+        job.ask(Ask::Resume).await?;
+    }
+    Ok(())
+}
+
+/// Whether nothing more happens to the job by itself.
+fn rests(detail: &JobDetail) -> bool {
+    detail.info.phase.is_finished() || detail.info.phase == Phase::Suspended
 }
 
 /// Makes this the one process that runs the job, or that does with its directory what no run may

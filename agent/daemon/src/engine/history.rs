@@ -1,19 +1,22 @@
 //! The interruptions of this node, kept over restarts and reboots.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use nodus_checkpoint::durable;
 
 use crate::cadence::{InterruptionHistory, Prior};
 
-use super::Settings;
+use super::{Settings, lock};
 
 /// What this node has seen, and where that is written down.
 #[derive(Debug)]
 pub struct History {
-    seen: InterruptionHistory,
-    path: Option<PathBuf>,
+    /// Held for a moment only: every job looks at it all the time.
+    seen: Mutex<InterruptionHistory>,
+    /// Held while it is written.
+    path: Mutex<Option<PathBuf>>,
 }
 
 impl History {
@@ -28,23 +31,27 @@ impl History {
             tracing::warn!(%error, ?path, "the record of interruptions cannot be read, and begins anew");
             InterruptionHistory::default()
         });
-        Self { seen, path }
+        Self { seen: Mutex::new(seen), path: Mutex::new(path) }
     }
 
     /// M.
     #[must_use]
     pub fn mean_between(&self, prior: &Prior) -> Duration {
-        self.seen.mean_between(prior)
+        lock(&self.seen).mean_between(prior)
     }
 
     /// Adds how long an attempt ran, and whether it was taken away.
-    pub fn remember(&mut self, ran: Duration, interrupted: bool) {
-        self.seen.up(ran);
+    pub fn remember(&self, ran: Duration, interrupted: bool) {
+        let mut seen = lock(&self.seen);
+        seen.up(ran);
         if interrupted {
-            self.seen.interrupted();
+            seen.interrupted();
         }
-        let Some(path) = &self.path else { return };
-        let text = serde_json::to_vec(&self.seen).expect("two numbers");
+        drop(seen);
+        let path = lock(&self.path);
+        let Some(path) = &*path else { return };
+        // Looked at again, so that the last to write writes the newest.
+        let text = serde_json::to_vec(&*lock(&self.seen)).expect("two numbers");
         let made = path.parent().map_or(Ok(()), durable::make_dirs);
         if let Err(error) = made.and_then(|()| durable::publish(path, &text)) {
             let error = error.chain();

@@ -9,7 +9,7 @@ mod refusal;
 mod settings;
 mod stored;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,12 +19,13 @@ use nodus_protocol::control::{
     CheckpointDone, JobDetail, JobInfo, Notice, ProblemCode, Submit, TimedEvent,
 };
 use tokio::sync::broadcast;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::events::{EventsHub, Limits, Via};
-use crate::job::record::{Owner, Record};
-use crate::job::{Ask, JobHandle, JobTask, Reclaim};
+use crate::job::record::{FILE, Owner, Record};
+use crate::job::{Ask, JobHandle, JobTask, Over, Reclaim};
 
 pub use history::History;
 pub use members::Members;
@@ -67,7 +68,7 @@ pub struct Shared {
     /// The events of all training programs.
     pub hub: EventsHub,
     /// The interruptions of this node.
-    history: Mutex<History>,
+    history: History,
     /// Whose a process on the events socket is.
     pub members: Arc<Members>,
     /// Bounds how many copies run at the same time.
@@ -82,12 +83,12 @@ impl Shared {
     /// M: the mean time between interruptions of this node, as far as is known.
     #[must_use]
     pub fn mean_between_interruptions(&self) -> Duration {
-        lock(&self.history).mean_between(&self.settings.prior)
+        self.history.mean_between(&self.settings.prior)
     }
 
-    /// Adds how long an attempt ran, and whether it was taken away.
+    /// Adds how long an attempt ran, and whether it was taken away; writes to the disk.
     pub fn remember_uptime(&self, ran: Duration, interrupted: bool) {
-        lock(&self.history).remember(ran, interrupted);
+        self.history.remember(ran, interrupted);
     }
 }
 
@@ -96,7 +97,21 @@ impl Shared {
 pub struct Engine {
     shared: Arc<Shared>,
     jobs: Arc<Mutex<BTreeMap<JobName, JobHandle>>>,
+    /// Names of jobs that are just being accepted.
+    reserved: Arc<Mutex<BTreeSet<JobName>>>,
     tasks: TaskTracker,
+}
+
+/// The name of a job that is being accepted: nobody else gets it meanwhile.
+struct Reserved {
+    name: JobName,
+    names: Arc<Mutex<BTreeSet<JobName>>>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        lock(&self.names).remove(&self.name);
+    }
 }
 
 impl Engine {
@@ -124,13 +139,14 @@ impl Engine {
             shared: Arc::new(Shared {
                 settings,
                 hub,
-                history: Mutex::new(history),
+                history,
                 members,
                 copies: tokio::sync::Semaphore::new(MAX_COPIES),
                 private_views,
                 closing: CancellationToken::new(),
             }),
             jobs: Arc::default(),
+            reserved: Arc::default(),
             tasks: TaskTracker::new(),
         };
         engine.find_jobs()?;
@@ -139,7 +155,7 @@ impl Engine {
 
     fn find_jobs(&self) -> anyhow::Result<()> {
         let Some(records) = self.shared.settings.layout.records() else { return Ok(()) };
-        std::fs::create_dir_all(records)?;
+        crate::job::make_dir(records, 0o755, None)?;
         for entry in std::fs::read_dir(records)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str().and_then(|name| name.parse::<JobName>().ok()) else {
@@ -167,8 +183,11 @@ impl Engine {
         self.jobs().insert(name.clone(), handle.clone());
         let jobs = Arc::clone(&self.jobs);
         self.tasks.spawn(async move {
-            if task.run().await.is_removed() {
-                lock(&jobs).remove(&name);
+            let Over::Removed { tell } = task.run().await else { return };
+            // Whoever hears that it is gone may submit another one of its name at once.
+            lock(&jobs).remove(&name);
+            for reply in tell {
+                let _ = reply.send(Ok(()));
             }
         });
         (handle, events)
@@ -201,23 +220,33 @@ impl Engine {
         submit: Submit,
     ) -> Result<(JobHandle, broadcast::Receiver<TimedEvent>), Refusal> {
         let name = submit.spec.name.clone();
-        let exists = || {
-            let detail = format!(
-                "there is already a job {name}; choose another --name, or `nodusctl delete job/{name}` first"
-            );
-            Refusal::new(ProblemCode::Conflict, detail)
-        };
-        if self.jobs().contains_key(&name) {
-            return Err(exists());
-        }
+        let _reserved = self.reserve(&name)?;
         self.has_room(caller)?;
         supported(&submit)?;
         let place = self.shared.settings.layout.place(&name);
+        if place.records.join(FILE).exists() {
+            let detail = format!(
+                "there are records of a job {name} that cannot be read, see the agent's log; choose another --name"
+            );
+            return Err(Refusal::new(ProblemCode::Conflict, detail));
+        }
         let now = Timestamp::now();
         let record = Record::new(submit.spec, submit.environment, caller.owner.clone(), now);
         crate::job::make_place(&place, &record.owner)?;
         record.save(&place.records)?;
         Ok(self.watch(record))
+    }
+
+    /// Takes the name of a job that is being accepted, until its task is there.
+    fn reserve(&self, name: &JobName) -> Result<Reserved, Refusal> {
+        let jobs = self.jobs();
+        if jobs.contains_key(name) || !lock(&self.reserved).insert(name.clone()) {
+            let detail = format!(
+                "there is already a job {name}; choose another --name, or `nodusctl delete job/{name}` first"
+            );
+            return Err(Refusal::new(ProblemCode::Conflict, detail));
+        }
+        Ok(Reserved { name: name.clone(), names: Arc::clone(&self.reserved) })
     }
 
     fn has_room(&self, caller: &Caller) -> Result<(), Refusal> {
@@ -353,14 +382,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes an urgent checkpoint of every job; returns when all are committed or have failed, or
+    /// Takes an urgent checkpoint of every job, of all at once; returns when all are committed or have failed, or
     /// when the notice's time is up.
     pub async fn reclaim(&self, reclaim: &Reclaim) {
         let handles: Vec<JobHandle> = self.jobs().values().cloned().collect();
-        let asks: Vec<_> = handles.iter().map(|job| job.tell_reclaim(reclaim.clone())).collect();
-        for ask in asks {
-            ask.await;
-        }
+        let mut asked: JoinSet<()> =
+            handles.iter().map(|job| job.tell_reclaim(reclaim.clone())).collect();
+        while asked.join_next().await.is_some() {}
     }
 
     /// Lets every job write down where it is, and ends their tasks; the attempts go on.
@@ -375,7 +403,7 @@ impl Engine {
     /// Passes through what the engine needs to do anything at all; never returns where that hangs.
     pub async fn touch(&self) {
         let count = self.jobs().len();
-        drop(lock(&self.shared.history));
+        let _ = self.shared.mean_between_interruptions();
         tokio::task::yield_now().await;
         tracing::trace!(jobs = count, "alive");
     }

@@ -15,7 +15,7 @@ use nodus_protocol::checkpoint::CheckpointInfo;
 use nodus_protocol::control::{ProblemCode, RestoreDone, RestoreTo, VerifyDone};
 
 use super::{Caller, Engine, Refusal};
-use crate::job::{Ask, JobHandle};
+use crate::job::{Ask, JobHandle, own_store};
 
 impl Engine {
     /// The job's checkpoints, oldest first; those that were skipped or failed are among them.
@@ -30,7 +30,8 @@ impl Engine {
         let job = self.job(caller, name)?;
         let store = self.shared().settings.store.clone();
         let named = name.clone();
-        let listed = blocking(move || Ok(list(&store, &named)?)).await?;
+        let uid = job.uid;
+        let listed = blocking(move || Ok(list(&store, &named, uid)?)).await?;
         let mut all: Vec<CheckpointInfo> = listed.iter().map(Stored::info).collect();
         let known: std::collections::BTreeSet<u64> = all.iter().map(|info| info.seq).collect();
         all.extend(job.unstored().into_iter().filter(|info| !known.contains(&info.seq)));
@@ -81,9 +82,9 @@ impl Engine {
         let job = self.job(caller, name)?;
         let (store, named) = (self.shared().settings.store.clone(), name.clone());
         let epoch = job.ask(Ask::Epoch).await?;
-        let threads = self.shared().settings.threads;
+        let (threads, uid) = (self.shared().settings.threads, job.uid);
         let report = blocking(move || {
-            let store = open(&store, &named)?;
+            let store = open(&store, &named, uid)?;
             known(&store, seq)?;
             Ok(verify::verify(&store, seq, epoch.as_ref(), threads, &control)?)
         })
@@ -105,9 +106,10 @@ impl Engine {
         control: Control,
     ) -> Result<(), Refusal> {
         self.checkpoint_info(caller, name, seq).await?;
+        let uid = self.job(caller, name)?.uid;
         let (store, named) = (self.shared().settings.store.clone(), name.clone());
         blocking(move || {
-            export::export(&open(&store, &named)?, seq, out, &control)?;
+            export::export(&open(&store, &named, uid)?, seq, out, &control)?;
             Ok(())
         })
         .await
@@ -134,8 +136,11 @@ impl Engine {
         let (store, named) = (self.shared().settings.store.clone(), name.clone());
         let threads = self.shared().settings.threads;
         let options = RestoreOptions::for_job(credentials(caller), threads);
-        blocking(move || restore_to(&open(&store, &named)?, &job, &wanted, &to, &options, &control))
-            .await
+        blocking(move || {
+            let store = open(&store, &named, job.uid)?;
+            restore_to(&store, &job, &wanted, &to, &options, &control)
+        })
+        .await
     }
 }
 
@@ -178,14 +183,14 @@ fn credentials(caller: &Caller) -> Option<Credentials> {
     switch.then(|| caller.owner.credentials())
 }
 
-fn open(store: &Path, name: &JobName) -> Result<JobStore, Refusal> {
-    JobStore::open(store, name)?.ok_or_else(|| {
+fn open(store: &Path, name: &JobName, uid: u32) -> Result<JobStore, Refusal> {
+    own_store(store, name, uid)?.ok_or_else(|| {
         Refusal::new(ProblemCode::NotFound, format!("job {name} has no checkpoints yet"))
     })
 }
 
-fn list(store: &Path, name: &JobName) -> nodus_checkpoint::Result<Vec<Stored>> {
-    JobStore::open(store, name)?.map_or_else(|| Ok(Vec::new()), |store| store.list())
+fn list(store: &Path, name: &JobName, uid: u32) -> nodus_checkpoint::Result<Vec<Stored>> {
+    own_store(store, name, uid)?.map_or_else(|| Ok(Vec::new()), |store| store.list())
 }
 
 fn known(store: &JobStore, seq: u64) -> Result<(), Refusal> {

@@ -44,7 +44,9 @@ impl JobTask {
 
     pub(super) fn save_exit(&mut self) {
         self.exit_seq = None;
-        if self.epoch.is_some() && copies_files(&self.record.spec) {
+        self.exit_outcome = None;
+        let writes = self.record.attempt().is_some_and(|attempt| attempt.epoch > 0);
+        if writes && copies_files(&self.record.spec) {
             self.trigger(Cause::Exit, true, None, Some(Waiter::Exit));
         } else {
             self.exit_saved();
@@ -106,7 +108,12 @@ impl JobTask {
                     if matches!(done.outcome, Outcome::Committed(_)) {
                         self.exit_seq = Some(done.seq);
                     }
-                    self.last_done.get_or_insert((done.seq, done.outcome.clone()));
+                    self.exit_outcome = Some(done.outcome.clone());
+                    // Of the two that end an attempt, whichever stored its files.
+                    let stored = matches!(done.outcome, Outcome::Committed(_));
+                    if stored || self.last_done.is_none() {
+                        self.last_done = Some((done.seq, done.outcome.clone()));
+                    }
                     self.exit_saved();
                 }
                 None => {}
@@ -133,10 +140,11 @@ impl JobTask {
             return;
         }
         let standing = Standing::parked(parked);
-        if self.record.standing != standing {
+        let finishes = self.life.phase().is_finished() && self.record.finished.is_none();
+        if self.record.standing != standing || finishes {
             self.record.standing = standing;
-            if self.life.phase().is_finished() {
-                self.record.finished.get_or_insert(timestamp());
+            if finishes {
+                self.record.finished = Some(timestamp());
             }
             self.save();
             self.wakes.retention = Some(Instant::now());
@@ -144,17 +152,6 @@ impl JobTask {
         for reply in std::mem::take(&mut self.resting) {
             let (seq, outcome) = self.last_done.clone().unzip();
             let _ = reply.send(Ok(CheckpointDone { seq, outcome, phase: self.life.phase() }));
-        }
-    }
-
-    pub(super) fn traces_removed(&mut self, result: Result<(), String>) {
-        let answer = result.map_err(|why| {
-            let detail = format!("cannot remove all of job {}: {why}", self.name);
-            Refusal::new(ProblemCode::Internal, detail)
-        });
-        self.removed = answer.is_ok();
-        for reply in std::mem::take(&mut self.deleting) {
-            let _ = reply.send(answer.clone());
         }
     }
 }

@@ -6,7 +6,7 @@ use nodus_protocol::checkpoint::Cause;
 use nodus_protocol::control::JobEvent;
 use nodus_protocol::event::ProgramMessage;
 
-use super::lifecycle::Intent;
+use super::lifecycle::{Intent, Stage};
 use super::task::{JobTask, Note, take_due};
 use super::{Ask, lifecycle, timestamp};
 use crate::coordinator;
@@ -42,15 +42,18 @@ impl JobTask {
 
     pub(super) fn note(&mut self, note: Note) {
         match note {
-            Note::Prepared(result) => match *result {
-                Ok(prepared) => self.prepared(prepared),
-                Err(failure) => self.not_prepared(failure),
-            },
+            Note::Prepared(preparing) => self.preparing_over(*preparing),
             Note::Started(result) => self.started(*result),
-            Note::Ended(end) => self.ended(end),
+            Note::Ended(end, at) => self.ended(end, at),
+            Note::Epoch(opened) => self.epoch_found(*opened),
             Note::Captured { seq } => self.coordinate(coordinator::Event::Captured { seq }),
             Note::Copied(copied) => self.copied(*copied),
-            Note::Printed(message) => self.printed(&message),
+            Note::Printed(message, offset) => {
+                if let Some(attempt) = self.record.attempts.last_mut() {
+                    attempt.log_offset = offset;
+                }
+                self.printed(&message);
+            }
             Note::Warning(message) => self.warn(message),
             Note::Removed(result) => self.traces_removed(result),
         }
@@ -108,6 +111,15 @@ impl JobTask {
         }
         if take_due(&mut self.wakes.checkpoint, now) && self.can_checkpoint().is_ok() {
             self.trigger(Cause::Interval, false, None, None);
+        }
+        if take_due(&mut self.wakes.limit, now)
+            && matches!(self.life.stage(), Stage::Running { .. })
+        {
+            self.warn("maxWallTime is used up: the job is stopped".to_owned());
+            self.live_on(lifecycle::Event::End(Intent::TimeUp));
+        }
+        if take_due(&mut self.wakes.removal, now) {
+            self.remove();
         }
         if take_due(&mut self.wakes.retention, now) {
             self.retain();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::control::{AttemptInfo, JobEvent};
@@ -11,18 +11,22 @@ use nodus_protocol::event::FromProgram;
 use nodus_protocol::job::AttemptEnd;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::copying::FileId;
+use super::copying::{FILES_NOT_STORED, FileId};
 use super::ending::watch;
 use super::lifecycle;
-use super::place::{Place, Sight, Surroundings};
+use super::place::{Place, Sight, Surroundings, copies_files};
 use super::preparing::Prepared;
 use super::record::AttemptRecord;
 use super::task::{JobTask, Note};
 use super::timestamp;
 use crate::attempt::{self, Plan, Running, StartError, UserIds, View};
 use crate::coordinator;
+
+/// How long the rest of a log may take to be looked through for events.
+const LAST_LINES: Duration = Duration::from_secs(10);
 
 /// An attempt whose program runs.
 pub(super) struct Live {
@@ -37,7 +41,11 @@ pub(super) struct Live {
 impl JobTask {
     /// Writes down that the attempt exists, then starts its program.
     pub(super) fn prepared(&mut self, prepared: Prepared) {
-        self.conditions.remove("StoreUnavailable");
+        for over in ["StoreUnavailable", "Fenced", FILES_NOT_STORED] {
+            self.conditions.remove(over);
+        }
+        self.tries = 0;
+        self.record.unsaved = None;
         for warning in prepared.warnings {
             self.warn(warning);
         }
@@ -52,7 +60,13 @@ impl JobTask {
             restore_reason: prepared.restore_reason,
         };
         let epoch = prepared.epoch.as_ref().map_or(0, Epoch::number);
-        self.record.attempt_started(AttemptRecord { info, epoch, committed: None });
+        let cursor = self.record.progress.map(|progress| progress.completed);
+        let forgotten = self.record.attempt_started(AttemptRecord::new(info, epoch, cursor));
+        if let Some(forgotten) = forgotten {
+            let dir = attempt_dir(&self.place, forgotten);
+            // Its log is all that it holds; where it stays, it is only room.
+            tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir));
+        }
         self.epoch = prepared.epoch;
         self.coordinator = coordinator::Coordinator::new(
             self.record.next_seq,
@@ -133,7 +147,7 @@ impl JobTask {
                 self.shared.members.remove(&self.name);
                 self.record.message = Some(message.clone());
                 self.warn(message);
-                self.attempt_over(AttemptEnd::NotStarted);
+                self.attempt_over(AttemptEnd::NotStarted, timestamp());
                 self.live_on(lifecycle::Event::NotStarted);
             }
         }
@@ -143,31 +157,53 @@ impl JobTask {
     pub(super) fn attach(&mut self, live: Live) {
         let running = Arc::clone(&live.running);
         self.shared.members.insert(&self.name, Arc::clone(&running));
-        self.coordinate(coordinator::Event::AttemptStarted);
+        self.expect_checkpoints();
         self.last_checkpoint = None;
         self.live = Some(live);
         self.log_ended = CancellationToken::new();
-        self.follow_log(&running);
-        let post = self.post.clone();
+        self.wakes.limit = self.time_limit();
+        let log = self.follow_log(&running);
+        let (ended, post) = (self.log_ended.clone(), self.post.clone());
         tokio::spawn(async move {
-            let end = watch(&running).await;
-            let _ = post.send(Note::Ended(end)).await;
+            let (end, at) = watch(&running).await;
+            // What it printed last is known before its end is.
+            ended.cancel();
+            if let Some(log) = log {
+                let _ = tokio::time::timeout(LAST_LINES, log).await;
+            }
+            let _ = post.send(Note::Ended(end, at)).await;
         });
     }
 
-    /// Reads the events that a program without a socket prints.
-    fn follow_log(&self, running: &Arc<Running>) {
-        if self.shared.settings.output != attempt::Output::Log {
-            return;
+    /// Has the files of the attempt captured when it ends, and whenever that is asked for; not of a
+    /// job whose files are not copied.
+    pub(super) fn expect_checkpoints(&mut self) {
+        if copies_files(&self.record.spec) {
+            self.coordinate(coordinator::Event::AttemptStarted);
         }
+    }
+
+    /// When `maxWallTime` will be used up.
+    fn time_limit(&self) -> Option<Instant> {
+        let limit = self.record.spec.recovery.max_wall_time?;
+        let left = limit.saturating_sub(self.record.wall_time_at(timestamp()));
+        Instant::now().checked_add(left)
+    }
+
+    /// Reads the events that a program without a socket prints.
+    fn follow_log(&self, running: &Arc<Running>) -> Option<JoinHandle<()>> {
+        if self.shared.settings.output != attempt::Output::Log {
+            return None;
+        }
+        let from = self.record.attempt().map_or(0, |attempt| attempt.log_offset);
         let (path, post) = (running.log_path(), self.post.clone());
         let ended = self.log_ended.clone();
         let name = self.name.clone();
-        tokio::spawn(async move {
-            if let Err(error) = read_printed(&path, ended, &post).await {
+        Some(tokio::spawn(async move {
+            if let Err(error) = read_printed(&path, from, ended, &post).await {
                 tracing::warn!(job = %name, %error, "cannot read events from the program's log");
             }
-        });
+        }))
     }
 }
 
@@ -185,14 +221,15 @@ pub fn log_path(place: &Place, number: u32) -> PathBuf {
 /// Passes on what a program without a socket says by printing it.
 async fn read_printed(
     path: &Path,
+    from: u64,
     ended: CancellationToken,
     post: &mpsc::Sender<Note>,
 ) -> std::io::Result<()> {
-    let mut events = attempt::log::Events::open(path, 0, ended).await?;
+    let mut events = attempt::log::Events::open(path, from, ended).await?;
     while let Some(line) = events.next().await? {
         // What is not understood has nobody to be told.
         if let Some(Ok(FromProgram { message, .. })) = FromProgram::parse_log_line(&line)
-            && post.send(Note::Printed(message)).await.is_err()
+            && post.send(Note::Printed(message, events.offset())).await.is_err()
         {
             break;
         }

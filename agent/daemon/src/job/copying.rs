@@ -13,18 +13,24 @@ use nodus_checkpoint::snapshot::{
 };
 use nodus_checkpoint::store::{Epoch, JobStore, WriterLock};
 use nodus_checkpoint::{Error, Result, Root, process};
+use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::{
     Cause, CheckpointInfo, CheckpointState, Committed, Consistency, FailureReason, Outcome,
 };
+use nodus_protocol::control::JobEvent;
 
+use super::lifecycle::{self, Intent, Stage};
 use super::place::Place;
-use super::record::{Owner, Record};
+use super::record::{Left, Owner, Record};
 use super::task::{JobTask, Note};
 use super::timestamp;
-use crate::attempt::Running;
+use crate::attempt::{Frozen, Running};
 use crate::cadence::{Decision, Moment};
-use crate::coordinator::{self, Trust};
+use crate::coordinator::{self, NotAcked, Trust};
 use crate::engine::Shared;
+
+/// The condition of a job whose last attempt left files that no checkpoint has.
+pub(super) const FILES_NOT_STORED: &str = "FilesNotStored";
 
 /// A checkpoint that is being copied.
 pub(super) struct Copying {
@@ -37,15 +43,24 @@ pub(super) struct Copied {
     seq: u64,
     outcome: Outcome,
     info: CheckpointInfo,
+    /// The epoch under which it wrote.
+    epoch: Option<Epoch>,
+}
+
+impl Copied {
+    pub(super) fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
 }
 
 /// What a copy needs, apart from the job's task.
-struct Job {
+pub(super) struct CopyJob {
     shared: Arc<Shared>,
     record: Record,
     running: Option<Arc<Running>>,
     roots: Vec<Root>,
-    epoch: Epoch,
+    /// Opened for the copy where it is not open yet, as after a restart of the agent.
+    epoch: Option<Epoch>,
     seq: u64,
     cause: Cause,
     trust: Trust,
@@ -64,30 +79,25 @@ impl JobTask {
         // The number is used up before anything carries it.
         self.record.next_seq = self.record.next_seq.max(seq + 1);
         self.save();
-        let started = timestamp();
-        let Some(epoch) = self.epoch.clone() else {
-            let message = "the store did not answer when the attempt began".to_owned();
-            self.not_copied(seq, cause, started, FailureReason::StoreUnavailable, message);
-            return;
+        let (reason, why) = match self.life.intent() {
+            Some(Intent::Delete) => (FailureReason::Internal, "the job is being deleted"),
+            Some(Intent::Fence) => (FailureReason::Fenced, "a later attempt owns the job"),
+            _ => return self.copy(seq, cause, trust, freeze),
         };
+        self.not_copied(seq, cause, reason, why.to_owned());
+    }
+
+    fn copy(&mut self, seq: u64, cause: Cause, trust: Trust, freeze: bool) {
         let control = Control::new();
         self.copying = Some(Copying { seq, control: control.clone() });
-        let live = self.live.as_ref();
         let trust = if self.after_reboot { in_doubt(trust) } else { trust };
-        let job = Job {
-            shared: Arc::clone(&self.shared),
-            record: self.record.clone(),
+        self.left = left(trust);
+        let live = self.live.as_ref();
+        let job = CopyJob {
             running: live.map(|live| Arc::clone(&live.running)),
-            roots: self.place.roots(&self.record.spec),
-            epoch,
-            seq,
-            cause,
-            trust,
             freeze,
-            ours: own_dirs(&self.shared, &self.place),
             writing_when_told: live.map(|live| live.writing_when_told.clone()).unwrap_or_default(),
-            control,
-            started,
+            ..self.copy_job((seq, cause), trust, control)
         };
         let post = self.post.clone();
         tokio::spawn(async move {
@@ -95,7 +105,7 @@ impl JobTask {
             // Never closed while a job's task runs.
             let permit = shared.copies.acquire().await;
             let (failed, note) = (job.failed_info(), post.clone());
-            let copied = tokio::task::spawn_blocking(move || job.run(&note)).await;
+            let copied = tokio::task::spawn_blocking(move || job.run(Some(&note))).await;
             drop(permit);
             let copied = copied.unwrap_or_else(|panic| {
                 failed
@@ -105,17 +115,47 @@ impl JobTask {
         });
     }
 
-    fn not_copied(
-        &mut self,
-        seq: u64,
-        cause: Cause,
-        started: Timestamp,
-        reason: FailureReason,
-        message: String,
-    ) {
+    /// The copy of what an attempt left whose exit checkpoint failed.
+    pub(super) fn copy_of_left(&self, left: Left, control: Control) -> CopyJob {
+        let trust = match left.clean {
+            true => Trust::Acked,
+            false => Trust::NotAcked {
+                request_open_at_death: left.request_open,
+                reason: NotAcked::Exited,
+            },
+        };
+        self.copy_job((self.record.next_seq, Cause::Exit), trust, control)
+    }
+
+    fn copy_job(&self, (seq, cause): (u64, Cause), trust: Trust, control: Control) -> CopyJob {
+        CopyJob {
+            shared: Arc::clone(&self.shared),
+            record: self.record.clone(),
+            running: None,
+            roots: self.place.roots(&self.record.spec),
+            epoch: self.epoch.clone(),
+            seq,
+            cause,
+            trust,
+            freeze: false,
+            ours: own_dirs(&self.shared, &self.place),
+            writing_when_told: HashSet::new(),
+            control,
+            started: timestamp(),
+        }
+    }
+
+    /// Nobody wants the copy that is under way any more.
+    pub(super) fn cancel_copying(&self) {
+        if let Some(copying) = &self.copying {
+            copying.control.cancel();
+        }
+    }
+
+    fn not_copied(&self, seq: u64, cause: Cause, reason: FailureReason, message: String) {
         let attempt = self.record.attempt_number();
         let epoch = self.record.attempt().map_or(0, |attempt| attempt.epoch);
-        let info = blank_info(seq, attempt, epoch, cause, started);
+        let info = blank_info(seq, attempt, epoch, cause, timestamp());
         let copied = FailedInfo(info).because(reason, message);
         let post = self.post.clone();
         tokio::spawn(async move {
@@ -124,15 +164,41 @@ impl JobTask {
     }
 
     pub(super) fn copied(&mut self, copied: Copied) {
-        let Copied { seq, outcome, info } = copied;
+        let Copied { seq, outcome, info, epoch } = copied;
         self.copying = None;
-        if let Outcome::Failed { reason: FailureReason::Fenced, message } = &outcome {
-            self.conditions.insert("Fenced", message.clone());
+        if self.epoch.is_none() && epoch.is_some() {
+            self.epoch_opened(epoch);
         }
         self.remember_checkpoint(info, &outcome);
+        if let Outcome::Failed { reason: FailureReason::Fenced, message } = &outcome {
+            // Before anybody is told of the end, which could start the next attempt.
+            self.fenced(message);
+        }
         // Before the next copy can begin, which would count on what this deletes.
         self.retain();
         self.coordinate(coordinator::Event::Ended { seq, outcome });
+    }
+
+    /// Somebody else owns the job now: what runs here is ended, since nothing of it is kept.
+    pub(super) fn fenced(&mut self, message: &str) {
+        if self.conditions.insert("Fenced", message.to_owned()).is_none() {
+            self.record.message = Some(message.to_owned());
+            self.warn(format!("a later attempt elsewhere owns the job: {message}"));
+        }
+        if matches!(self.life.stage(), Stage::Running { .. } | Stage::Ending { .. }) {
+            self.live_on(lifecycle::Event::End(Intent::Fence));
+        }
+    }
+
+    /// The checkpoint of what an attempt had left is over.
+    pub(super) fn left_stored(&mut self, copied: Copied) {
+        let Copied { seq, outcome, info, .. } = copied;
+        if !matches!(outcome, Outcome::Failed { .. }) {
+            self.record.unsaved = None;
+            self.conditions.remove(FILES_NOT_STORED);
+        }
+        self.remember_checkpoint(info, &outcome);
+        self.emit(JobEvent::CheckpointEnded { seq, cause: Cause::Exit, outcome, took_ms: 0 });
     }
 
     /// Keeps what people ask about a checkpoint, and what the next attempt depends on.
@@ -180,7 +246,9 @@ impl JobTask {
 
     /// Sets the timer of the next checkpoint.
     pub(super) fn plan_checkpoint(&mut self) {
-        let due = self.can_checkpoint().is_ok() && self.life.intent().is_none();
+        // One that is being taken plans the next when it ends.
+        let idle = self.coordinator.in_progress().is_none();
+        let due = idle && self.can_checkpoint().is_ok() && self.life.intent().is_none();
         self.wakes.checkpoint = due.then(|| self.cadence_decision().next_at);
     }
 
@@ -207,13 +275,38 @@ fn in_doubt(trust: Trust) -> Trust {
     }
 }
 
-impl Job {
-    fn failed_info(&self) -> FailedInfo {
-        let attempt = self.record.attempt_number();
-        FailedInfo(blank_info(self.seq, attempt, self.epoch.number(), self.cause, self.started))
+/// What is known of the files that such a capture is of.
+fn left(trust: Trust) -> Left {
+    match trust {
+        Trust::Acked => Left { clean: true, request_open: false },
+        Trust::NotAcked { request_open_at_death, .. } => {
+            Left { clean: false, request_open: request_open_at_death }
+        }
+    }
+}
+
+impl CopyJob {
+    /// The number of the epoch under which the attempt may write.
+    fn epoch_number(&self) -> u64 {
+        self.record.attempt().map_or(0, |attempt| attempt.epoch)
     }
 
-    fn run(self, post: &tokio::sync::mpsc::Sender<Note>) -> Copied {
+    fn failed_info(&self) -> FailedInfo {
+        let attempt = self.record.attempt_number();
+        FailedInfo(blank_info(self.seq, attempt, self.epoch_number(), self.cause, self.started))
+    }
+
+    /// Captures, copies and commits with nobody to be told of the capture.
+    pub(super) fn run_alone(self) -> Copied {
+        self.run(None)
+    }
+
+    fn run(mut self, post: Option<&tokio::sync::mpsc::Sender<Note>>) -> Copied {
+        let copied = self.copied(post);
+        Copied { epoch: self.epoch, ..copied }
+    }
+
+    fn copied(&mut self, post: Option<&tokio::sync::mpsc::Sender<Note>>) -> Copied {
         let failed = self.failed_info();
         match self.copy(post) {
             Ok(Finished::Committed(record)) => {
@@ -224,19 +317,26 @@ impl Job {
                     stored_bytes: record.stored_bytes,
                 });
                 let info = record.info(&nodus_checkpoint::format::Outcomes::default());
-                Copied { seq: record.seq, outcome, info }
+                Copied { seq: record.seq, outcome, info, epoch: None }
             }
             Ok(Finished::Skipped(reason)) => failed.skipped(reason),
             Err(error) => failed.because(error.reason(), error.chain()),
         }
     }
 
-    fn copy(&self, post: &tokio::sync::mpsc::Sender<Note>) -> Result<Finished> {
+    fn copy(&mut self, post: Option<&tokio::sync::mpsc::Sender<Note>>) -> Result<Finished> {
         let (store, _lock) = open_for_writing_to(&self.shared, &self.record)?;
-        let captured = self.capture(&store)?;
+        let epoch = match self.epoch.take() {
+            Some(epoch) => epoch,
+            None => store.resume_epoch(self.epoch_number())?,
+        };
+        self.epoch = Some(epoch.clone());
+        let captured = self.capture(&store, &epoch, post)?;
         let at = timestamp();
-        // Where the task is gone, nobody is left to be told.
-        let _ = post.blocking_send(Note::Captured { seq: self.seq });
+        if let Some(post) = post {
+            // Where the task is gone, nobody is left to be told.
+            let _ = post.blocking_send(Note::Captured { seq: self.seq });
+        }
         captured.finish(&CommitInput {
             attempt: self.record.attempt_number(),
             cause: self.cause,
@@ -247,11 +347,13 @@ impl Job {
         })
     }
 
-    fn capture(&self, store: &JobStore) -> Result<Captured> {
-        let frozen = match &self.running {
-            Some(running) if self.freeze => running.freeze().ok(),
-            _ => None,
-        };
+    fn capture(
+        &self,
+        store: &JobStore,
+        epoch: &Epoch,
+        post: Option<&tokio::sync::mpsc::Sender<Note>>,
+    ) -> Result<Captured> {
+        let frozen = self.freeze(post);
         let mut open = self.writing_when_told.clone();
         if let Some(running) = &self.running {
             open.extend(open_for_writing(running));
@@ -264,9 +366,22 @@ impl Job {
             open_for_writing: open,
             exclude: self.ours.iter().filter_map(|dir| object_of(dir)).collect(),
         };
-        let captured = snapshot::capture(store, &self.epoch, self.seq, &options, &self.control);
+        let captured = snapshot::capture(store, epoch, self.seq, &options, &self.control);
         drop(frozen);
         captured
+    }
+
+    /// Holds the program still where that was asked for; one that cannot be is captured as it runs.
+    fn freeze(&self, post: Option<&tokio::sync::mpsc::Sender<Note>>) -> Option<Frozen> {
+        let running = self.running.as_ref().filter(|_| self.freeze)?;
+        match running.freeze() {
+            Ok(frozen) => Some(frozen),
+            Err(error) => {
+                let message = format!("{error}: checkpoint {} is taken as it runs", self.seq);
+                let _ = post.map(|post| post.blocking_send(Note::Warning(message)));
+                None
+            }
+        }
     }
 }
 
@@ -309,12 +424,28 @@ fn open_for_writing_to(shared: &Shared, record: &Record) -> Result<(JobStore, Wr
 }
 
 pub(super) fn open_store(shared: &Shared, record: &Record) -> Result<JobStore> {
-    let name = &record.spec.name;
-    JobStore::open(&shared.settings.store, name)?.ok_or_else(|| {
+    let (name, uid) = (&record.spec.name, record.owner.uid);
+    own_store(&shared.settings.store, name, uid)?.ok_or_else(|| {
         let path: &Path = &shared.settings.store;
         let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
         Error::io("find the job's checkpoints in", path, gone)
     })
+}
+
+/// The job's part of the store; `None` where it has none.
+///
+/// # Errors
+/// [`Error::Refused`] where a job of that name there belongs to another user: the stores of nodes
+/// can be one directory.
+pub(crate) fn own_store(store: &Path, name: &JobName, uid: u32) -> Result<Option<JobStore>> {
+    let there = JobStore::open(store, name)?;
+    match there {
+        Some(other) if other.record().uid != uid => Err(Error::Refused(format!(
+            "the checkpoints of job {name} in {} belong to another user",
+            store.display()
+        ))),
+        there => Ok(there),
+    }
 }
 
 /// A checkpoint of which nothing is known but that it was wanted.
@@ -361,7 +492,7 @@ impl FailedInfo {
     fn ended(self, outcome: Outcome) -> Copied {
         let mut info = self.0;
         explain(&mut info, &outcome);
-        Copied { seq: info.seq, outcome, info }
+        Copied { seq: info.seq, outcome, info, epoch: None }
     }
 }
 

@@ -3,21 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use nodus_checkpoint::outcomes;
+use nodus_protocol::checkpoint::Outcome;
 use nodus_protocol::control::JobEvent;
 use nodus_protocol::job::{AttemptEnd, Interruption};
 
 use super::attempts::chain;
-use super::copying::{open_for_writing, open_store};
-use super::lifecycle::{self, Stage};
+use super::copying::{FILES_NOT_STORED, open_for_writing, open_store};
+use super::lifecycle::{self, Intent, Stage};
 use super::record::Standing;
 use super::task::{JobTask, Note};
 use super::timestamp;
 use crate::attempt::{Ended, ExitRecord, ExitStatus, Running};
 use crate::coordinator;
 
-/// How much longer than its grace period the end of an attempt may take.
-pub(super) const STOP_SLACK: Duration = Duration::from_secs(5);
+/// The program is done.
+const CLEAN: AttemptEnd = AttemptEnd::Exited { code: 0 };
+
+/// What the clients of an attempt that is over may have left unread: as much as there is room for.
+const MAX_LAST_WORDS: usize = 1024;
 
 /// What supervised the attempt is gone.
 pub(super) const LOST: AttemptEnd = AttemptEnd::Interrupted { by: Interruption::NodeFailure };
@@ -28,17 +33,22 @@ const SUSPECT_AFTER: u32 = 2;
 impl JobTask {
     /// SIGTERM, the grace period, SIGKILL.
     pub(super) fn terminate(&mut self) {
+        if let Standing::Running { told, .. } = &mut self.record.standing {
+            // Before it can obey: an exit with 0 would be taken for success after a restart.
+            *told = true;
+            self.save();
+        }
         let grace = self.shared.settings.stop_grace;
         let Some(live) = &mut self.live else { return };
         // After the end nobody can see any more what was half-written.
         let running = &live.running;
         live.writing_when_told = tokio::task::block_in_place(|| open_for_writing(running));
         let running = Arc::clone(&live.running);
-        let (name, post) = (self.name.clone(), self.post.clone());
+        let post = self.post.clone();
         tokio::spawn(async move {
-            if tokio::time::timeout(grace + STOP_SLACK, running.stop(grace)).await.is_err() {
-                tracing::error!(job = %name, "an attempt does not end after SIGKILL");
-                let message = "the attempt does not end after SIGKILL".to_owned();
+            // It has bounds of its own, and ends with killing whatever does not move.
+            if let Err(error) = running.stop(grace).await {
+                let message = format!("the attempt does not end: {}", chain(&error));
                 let _ = post.send(Note::Warning(message)).await;
             }
         });
@@ -57,27 +67,27 @@ impl JobTask {
     }
 
     /// How long the attempt has run.
-    pub(super) fn ran(&self) -> Duration {
+    pub(super) fn ran(&self, until: Timestamp) -> Duration {
         let started = self.record.attempt().map(|attempt| attempt.info.started);
-        let ran = started.map(|started| timestamp().duration_since(started));
+        let ran = started.map(|started| until.duration_since(started));
         ran.and_then(|ran| Duration::try_from(ran).ok()).unwrap_or_default()
     }
 
-    /// The program is over.
-    pub(super) fn ended(&mut self, end: AttemptEnd) {
+    /// The program is over, since then.
+    pub(super) fn ended(&mut self, end: AttemptEnd, at: Timestamp) {
         if !matches!(self.life.stage(), Stage::Running { .. }) {
             return;
         }
+        // An ack that came before the end counts, whichever of the two is seen first here.
+        for _ in 0..MAX_LAST_WORDS {
+            let Ok(event) = self.clients.try_recv() else { break };
+            self.client(event);
+        }
         let told = self.life.intent().is_some();
-        self.live_on_end(end, told);
-    }
-
-    fn live_on_end(&mut self, end: AttemptEnd, told: bool) {
-        let clean = end == AttemptEnd::Exited { code: 0 };
-        self.coordinate(coordinator::Event::AttemptEnded { clean });
+        self.coordinate(coordinator::Event::AttemptEnded { clean: end == CLEAN });
         self.wakes.checkpoint = None;
-        let ran = self.ran();
-        self.remember_uptime(end, told, ran);
+        self.wakes.limit = None;
+        self.remember_uptime(end, told, self.ran(at));
         // The lifecycle says whose doing it was; the record needs that before anything follows.
         let mut preview = self.life.clone();
         let _ = preview.on(Instant::now(), lifecycle::Event::Ended(end));
@@ -85,12 +95,12 @@ impl JobTask {
             Stage::Ending { end } => *end,
             _ => end,
         };
-        self.attempt_over(attributed);
+        self.attempt_over(attributed, at);
         self.live_on(lifecycle::Event::Ended(end));
     }
 
-    pub(super) fn attempt_over(&mut self, end: AttemptEnd) {
-        self.record.attempt_ended(end, timestamp());
+    pub(super) fn attempt_over(&mut self, end: AttemptEnd, at: Timestamp) {
+        self.record.attempt_ended(end, at);
         self.save();
         self.log_ended.cancel();
         self.shared.members.remove(&self.name);
@@ -100,7 +110,7 @@ impl JobTask {
 
     fn remember_uptime(&self, end: AttemptEnd, told: bool, ran: Duration) {
         let interrupted = matches!(end, AttemptEnd::Interrupted { .. }) && !told;
-        self.shared.remember_uptime(ran, interrupted);
+        tokio::task::block_in_place(|| self.shared.remember_uptime(ran, interrupted));
     }
 
     /// The exit checkpoint is over: what comes next is decided, and counted.
@@ -109,7 +119,8 @@ impl JobTask {
         self.live = None;
         self.after_reboot = false;
         self.note_outcome(end);
-        let progressed = self.progressed();
+        self.note_left();
+        let progressed = self.record.progressed(self.exit_seq);
         let next = self.record.decide(end, progressed, crate::engine::jitter());
         self.say_why(end, &next);
         self.epoch = None;
@@ -120,9 +131,26 @@ impl JobTask {
         }
     }
 
-    fn progressed(&self) -> bool {
-        let committed = self.record.attempt().is_some_and(|attempt| attempt.committed.is_some());
-        committed || self.exit_seq.is_some()
+    /// Remembers whether the attempt has left files that no checkpoint has.
+    fn note_left(&mut self) {
+        let failed = matches!(self.exit_outcome, Some(Outcome::Failed { .. }));
+        let fenced = self.life.intent() == Some(Intent::Fence);
+        self.record.unsaved = (failed && !fenced).then_some(self.left);
+        self.say_left();
+    }
+
+    /// Shows that the files an attempt left are not stored.
+    pub(super) fn say_left(&mut self) {
+        if self.record.unsaved.is_none() {
+            self.conditions.remove(FILES_NOT_STORED);
+            return;
+        }
+        let number = self.record.attempt_number();
+        let message = format!(
+            "the checkpoint at the end of attempt {number} failed; its files are kept where they \
+             are, and stored before the next attempt starts"
+        );
+        self.conditions.insert(FILES_NOT_STORED, message);
     }
 
     fn say_why(&mut self, end: AttemptEnd, next: &crate::recovery::Next) {
@@ -194,10 +222,10 @@ pub(super) fn attempt_end(record: &ExitRecord) -> AttemptEnd {
     }
 }
 
-/// How a running attempt ended, as its shim tells or fails to tell.
-pub(super) async fn watch(running: &Running) -> AttemptEnd {
-    match running.wait().await {
-        Ok(Ended::Exited(record)) => attempt_end(&record),
+/// How a running attempt ended and when, as its shim tells or fails to tell.
+pub(super) async fn watch(running: &Running) -> (AttemptEnd, Timestamp) {
+    let end = match running.wait().await {
+        Ok(Ended::Exited(record)) => return (attempt_end(&record), record.ended),
         Ok(Ended::Lost { left }) => {
             if !left.is_empty() {
                 tracing::error!(?left, "processes of a lost attempt cannot be ended");
@@ -208,5 +236,6 @@ pub(super) async fn watch(running: &Running) -> AttemptEnd {
             tracing::error!(error = chain(&error), "cannot find out how an attempt ended");
             LOST
         }
-    }
+    };
+    (end, timestamp())
 }

@@ -76,6 +76,10 @@ pub enum Intent {
     Delete,
     /// The capacity goes away and takes this process with it.
     Interrupt(Interruption),
+    /// `maxWallTime` is used up.
+    TimeUp,
+    /// A later attempt elsewhere owns the job: nothing that this one does is kept any more.
+    Fence,
 }
 
 /// Something that happened.
@@ -187,7 +191,7 @@ impl Lifecycle {
             (Stage::Parked(Parked::Suspended | Parked::Interrupted(_)), _) => Phase::Suspended,
             (Stage::Parked(Parked::Succeeded), _) => Phase::Succeeded,
             (Stage::Parked(Parked::Failed(_)), _) => Phase::Failed,
-            (_, Some(Intent::Suspend | Intent::Interrupt(_))) => Phase::Suspending,
+            (_, Some(Intent::Suspend | Intent::Interrupt(_) | Intent::TimeUp)) => Phase::Suspending,
             (Stage::Running { .. } | Stage::Ending { .. }, _) => Phase::Running,
             (Stage::Waiting { .. } | Stage::Preparing, _) if self.attempted => Phase::Recovering,
             (Stage::Waiting { .. } | Stage::Preparing, _) => Phase::Pending,
@@ -246,7 +250,8 @@ impl Lifecycle {
         let save = match wanted {
             Intent::Suspend => Some(Cause::Suspend),
             Intent::Interrupt(_) => Some(Cause::Reclaim),
-            Intent::Stop | Intent::Delete => None,
+            Intent::TimeUp => Some(Cause::Interval),
+            Intent::Stop | Intent::Delete | Intent::Fence => None,
         };
         match (ending, save) {
             (Some(EndingStep::Terminating), _) => vec![],
@@ -311,8 +316,9 @@ impl Lifecycle {
 
     fn cannot_prepare(&mut self, reason: StopReason) -> Result<Vec<Action>, Refused> {
         match (&self.stage, self.intent) {
-            (Stage::Preparing, Some(Intent::Delete)) => Ok(self.park(Intent::Delete)),
-            (Stage::Preparing, _) => {
+            // Whoever wants it to end gets what they want: the next start finds the cause again.
+            (Stage::Preparing, Some(intent)) => Ok(self.park(intent)),
+            (Stage::Preparing, None) => {
                 self.stage = Stage::Parked(Parked::Failed(reason));
                 Ok(vec![])
             }
@@ -344,16 +350,20 @@ impl Lifecycle {
         let told = ending == Some(EndingStep::Terminating);
         match self.intent {
             _ if end == (AttemptEnd::Exited { code: 0 }) && !told => end,
+            // Told by an agent that was killed since: only used-up time leaves no wish behind.
+            None if told => AttemptEnd::Interrupted { by: Interruption::TimeLimit },
             None => end,
             Some(Intent::Suspend) => AttemptEnd::Suspended,
-            Some(Intent::Stop | Intent::Delete) => AttemptEnd::Stopped,
+            Some(Intent::Stop | Intent::Delete | Intent::Fence) => AttemptEnd::Stopped,
             Some(Intent::Interrupt(by)) => AttemptEnd::Interrupted { by },
+            Some(Intent::TimeUp) => AttemptEnd::Interrupted { by: Interruption::TimeLimit },
         }
     }
 
     fn exit_saved(&mut self, now: Instant, next: Next) -> Result<Vec<Action>, Refused> {
         let Stage::Ending { end } = self.stage else { return Err(Refused::Unexpected) };
-        if end == (AttemptEnd::Exited { code: 0 }) && self.intent != Some(Intent::Delete) {
+        let ours = !matches!(self.intent, Some(Intent::Delete | Intent::Fence));
+        if end == (AttemptEnd::Exited { code: 0 }) && ours {
             self.stage = Stage::Parked(Parked::Succeeded);
             return Ok(vec![]);
         }
@@ -379,6 +389,8 @@ impl Lifecycle {
             Intent::Suspend => (Parked::Suspended, vec![]),
             Intent::Interrupt(by) => (Parked::Interrupted(by), vec![]),
             Intent::Stop => (Parked::Failed(StopReason::Stopped), vec![]),
+            Intent::TimeUp => (Parked::Failed(StopReason::WallTimeExceeded), vec![]),
+            Intent::Fence => (Parked::Failed(StopReason::Fenced), vec![]),
             Intent::Delete => (Parked::Failed(StopReason::Stopped), vec![Action::Remove]),
         };
         self.stage = Stage::Parked(parked);
@@ -391,8 +403,10 @@ fn stronger(a: Option<Intent>, b: Intent) -> Intent {
     let rank = |intent: &Intent| match intent {
         Intent::Interrupt(_) => 0,
         Intent::Suspend => 1,
-        Intent::Stop => 2,
-        Intent::Delete => 3,
+        Intent::TimeUp => 2,
+        Intent::Stop => 3,
+        Intent::Fence => 4,
+        Intent::Delete => 5,
     };
     a.into_iter().chain([b]).max_by_key(rank).unwrap_or(b)
 }
@@ -482,6 +496,65 @@ mod tests {
     }
 
     #[test]
+    fn a_fenced_attempt_is_ended_at_once_and_has_not_succeeded() {
+        let mut story = Story::running();
+        story.check(Event::End(Intent::Suspend), &[Action::Save(Cause::Suspend)]);
+        story.check(Event::End(Intent::Fence), &[Action::Terminate]);
+        story.check(Event::Ended(CLEAN), &[Action::SaveExit]);
+        story.check(Event::ExitSaved(Next::Succeeded), &[]);
+        assert_eq!(story.job.stage(), &Stage::Parked(Parked::Failed(StopReason::Fenced)));
+        let mut over = Story::running();
+        over.check(Event::Ended(CLEAN), &[Action::SaveExit]);
+        over.check(Event::End(Intent::Fence), &[]);
+        over.check(Event::ExitSaved(Next::Succeeded), &[]);
+        assert_eq!(over.job.stage(), &Stage::Parked(Parked::Failed(StopReason::Fenced)));
+    }
+
+    #[test]
+    fn used_up_time_ends_an_attempt_after_a_checkpoint() {
+        let mut story = Story::running();
+        story.check(Event::End(Intent::TimeUp), &[Action::Save(Cause::Interval)]);
+        story.check(Event::Saved, &[Action::Terminate]);
+        story.check(Event::Ended(CLEAN), &[Action::SaveExit]);
+        let by = Interruption::TimeLimit;
+        assert_eq!(story.job.stage(), &Stage::Ending { end: AttemptEnd::Interrupted { by } });
+        story.check(Event::ExitSaved(AGAIN), &[]);
+        assert_eq!(story.job.stage(), &Stage::Parked(Parked::Failed(StopReason::WallTimeExceeded)));
+    }
+
+    /// The agent was killed after it had told the program to end.
+    #[test]
+    fn a_program_that_obeyed_while_the_agent_was_away_has_not_succeeded() {
+        let told = Stage::Running { ending: Some(EndingStep::Terminating) };
+        for (intent, parked) in [
+            (Some(Intent::Suspend), Parked::Suspended),
+            (Some(Intent::Stop), Parked::Failed(StopReason::Stopped)),
+            (None, Parked::Failed(StopReason::WallTimeExceeded)),
+        ] {
+            let job = Lifecycle::at(told.clone(), intent, true, true);
+            let mut story = Story { now: Instant::now(), job };
+            story.check(Event::Ended(CLEAN), &[Action::SaveExit]);
+            story.check(Event::ExitSaved(Next::Stopped(StopReason::WallTimeExceeded)), &[]);
+            assert_eq!(story.job.stage(), &Stage::Parked(parked));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_prepared_is_still_suspended_or_stopped() {
+        let now = Instant::now();
+        for (intent, parked) in [
+            (Intent::Suspend, Parked::Suspended),
+            (Intent::Stop, Parked::Failed(StopReason::Stopped)),
+        ] {
+            let mut story = Story { now, job: Lifecycle::new(now, true) };
+            story.check(Event::Woke, &[Action::Prepare]);
+            story.check(Event::End(intent), &[]);
+            story.check(Event::CannotPrepare(StopReason::RestoreFailed), &[]);
+            assert_eq!(story.job.stage(), &Stage::Parked(parked));
+        }
+    }
+
+    #[test]
     fn delete_at_any_time() {
         let mut story = Story::running();
         story.check(Event::End(Intent::Suspend), &[Action::Save(Cause::Suspend)]);
@@ -511,6 +584,8 @@ mod tests {
             Just(Intent::Suspend),
             Just(Intent::Stop),
             Just(Intent::Interrupt(Interruption::Reclaim)),
+            Just(Intent::TimeUp),
+            Just(Intent::Fence),
         ];
         prop_oneof![
             intent.prop_map(Event::End),

@@ -19,6 +19,7 @@ mod retaining;
 mod task;
 mod view;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use place::Place;
 use record::Owner;
 
 pub use attempts::log_path;
+pub(crate) use copying::own_store;
 pub use task::{JobTask, Over};
 
 /// Questions that may wait for a job's task.
@@ -175,22 +177,29 @@ impl JobHandle {
 /// # Errors
 /// Where one cannot be made.
 pub fn make_place(place: &Place, owner: &Owner) -> Result<(), Refusal> {
-    let make = |path: &std::path::Path, mode: u32, own: bool| {
-        make_dir(path, mode, own.then_some(owner)).map_err(|error| {
-            let detail = format!("cannot make the directory {}: {error}", path.display());
-            Refusal::new(ProblemCode::Internal, detail)
-        })
+    let refuse = |path: &Path, error: &dyn std::fmt::Display| {
+        let detail = format!("cannot make the directory {}: {error}", path.display());
+        Refusal::new(ProblemCode::Internal, detail)
     };
-    make(&place.home, 0o700, true)?;
-    make(&place.home.join("state"), 0o700, true)?;
-    make(&place.home.join("outputs"), 0o700, true)?;
-    make(&place.records, 0o700, false)?;
-    make(&place.runtime, 0o755, false)
+    let made = |path: &Path, mode: u32, owner: Option<&Owner>| {
+        make_dir(path, mode, owner).map_err(|error| refuse(path, &error))
+    };
+    made(&place.home, 0o700, Some(owner))?;
+    made(&place.records, 0o700, None)?;
+    made(&place.runtime, 0o755, None)?;
+    // In a directory of the user's nothing is done as root: any name in there can be a link by the
+    // time that it is used.
+    let _as_user = nodus_checkpoint::identity::enter(copying::credentials(owner).as_ref())
+        .map_err(|error| refuse(&place.home, &error.chain()))?;
+    for name in ["state", "outputs"] {
+        made(&place.home.join(name), 0o700, None)?;
+    }
+    Ok(())
 }
 
 /// Makes one directory, and the ways to it for everyone to pass through, whatever the umask.
-fn make_dir(path: &std::path::Path, mode: u32, owner: Option<&Owner>) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+pub(crate) fn make_dir(path: &Path, mode: u32, owner: Option<&Owner>) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
     if path.is_dir() {
         return Ok(());
     }
@@ -202,10 +211,14 @@ fn make_dir(path: &std::path::Path, mode: u32, owner: Option<&Owner>) -> std::io
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Ok(()),
         other => other?,
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    // By its descriptor, and not through a link: what was made is what is given away.
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let flags = i32::try_from(flags.bits()).map_err(std::io::Error::other)?;
+    let dir = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
+    dir.set_permissions(std::fs::Permissions::from_mode(mode))?;
     match owner {
         Some(owner) if rustix::process::geteuid().is_root() => {
-            std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))
+            std::os::unix::fs::fchown(&dir, Some(owner.uid), Some(owner.gid))
         }
         _ => Ok(()),
     }

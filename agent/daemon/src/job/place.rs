@@ -17,6 +17,19 @@ pub const RUNTIME: &str = "/run/nodus";
 /// The name of the events socket in its directory.
 pub const EVENTS_SOCKET: &str = "events.sock";
 
+/// What a service manager tells one process of a service, and no other.
+const OF_A_SERVICE: [&str; 6] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+];
+
+/// Variables that say something by being there, so that nobody else may set them.
+const SAID_BY_US: [&str; 3] = ["NODUS_RESTORED", "NODUS_CURSOR_COMPLETED", "NODUS_CURSOR_TOTAL"];
+
 /// Where the parts of one job are on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -95,14 +108,14 @@ pub struct Surroundings<'a> {
 
 impl Surroundings<'_> {
     /// The whole environment of the attempt. `NODUS_*` of the submitter (who may be a job of ours
-    /// itself) is not passed on; what the job asks for wins over the rest, but not over ours.
+    /// itself), and what the submitter was told as a service, is not passed on; what the job asks for wins over the rest, but not over ours.
     #[must_use]
     pub fn environment(&self) -> BTreeMap<String, String> {
-        let inherited = self.submitted.iter().filter(|(key, _)| !key.starts_with("NODUS_"));
-        let mut env: BTreeMap<String, String> = inherited
-            .chain(&self.spec.env)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        let foreign = |key: &str| key.starts_with("NODUS_") || OF_A_SERVICE.contains(&key);
+        let inherited = self.submitted.iter().filter(|(key, _)| !foreign(key));
+        let asked = self.spec.env.iter().filter(|(key, _)| !SAID_BY_US.contains(&key.as_str()));
+        let mut env: BTreeMap<String, String> =
+            inherited.chain(asked).map(|(key, value)| (key.clone(), value.clone())).collect();
         env.extend(self.own().into_iter().map(|(key, value)| (key.to_owned(), value)));
         env
     }
@@ -177,9 +190,10 @@ mod tests {
     }
 
     fn env(spec: &JobSpec, sight: Sight, cursor: Option<Progress>) -> BTreeMap<String, String> {
-        let submitted = [("NODUS_ATTEMPT", "9"), ("PATH", "/bin"), ("A", "1")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
+        let submitted =
+            [("NODUS_ATTEMPT", "9"), ("PATH", "/bin"), ("A", "1"), ("NOTIFY_SOCKET", "/x")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into();
         let place = place();
         let restored = cursor.is_none();
         Surroundings {
@@ -220,6 +234,15 @@ mod tests {
         assert_eq!(node["NODUS_STATE_DIR"], "/r/n/state");
         assert_eq!(node["NODUS_CHECKPOINT_DIR"], "/r/n/state");
         assert_eq!(node["NODUS_EVENTS_SOCKET"], "/run/x/events.sock");
+    }
+
+    #[test]
+    fn what_only_the_agent_may_say() {
+        let spec = spec("env: {NODUS_RESTORED: '1', NODUS_MINE: x}\n");
+        let first = env(&spec, Sight::Own, Some(Progress { completed: 1, total: None }));
+        assert!(!first.contains_key("NODUS_RESTORED"), "it was not restored");
+        assert_eq!(first["NODUS_MINE"], "x");
+        assert!(!first.contains_key("NOTIFY_SOCKET"));
     }
 
     #[test]

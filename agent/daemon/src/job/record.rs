@@ -76,6 +76,20 @@ pub struct Record {
     /// Attempts that failed in a row without progress, and what they started from.
     #[serde(default)]
     pub stuck: Option<Stuck>,
+    /// Files that the newest attempt left and no checkpoint has: an older one must not be
+    /// restored over them before they are stored.
+    #[serde(default)]
+    pub unsaved: Option<Left>,
+}
+
+/// What is known of files that an attempt left and no checkpoint has yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Left {
+    /// Whether the program had ended with 0.
+    pub clean: bool,
+    /// Whether it ended before it had answered a request.
+    pub request_open: bool,
 }
 
 /// Who owns a job: its attempts and the copies of its files run as this user.
@@ -108,6 +122,9 @@ pub enum Standing {
         /// What they want.
         #[serde(default)]
         wish: Option<Wish>,
+        /// Whether its program was told to end: then an exit with 0 does not mean that it is done.
+        #[serde(default)]
+        told: bool,
     },
     /// The newest attempt is over, but its exit checkpoint is not taken yet.
     Ending {
@@ -140,6 +157,8 @@ pub enum Wish {
     Suspend,
     /// Stop.
     Stop,
+    /// Delete.
+    Delete,
 }
 
 impl Standing {
@@ -147,9 +166,10 @@ impl Standing {
     #[must_use]
     pub fn intent(self) -> Option<Intent> {
         match self {
-            Self::Running { wish } | Self::Ending { wish } => wish.map(|wish| match wish {
+            Self::Running { wish, .. } | Self::Ending { wish } => wish.map(|wish| match wish {
                 Wish::Suspend => Intent::Suspend,
                 Wish::Stop => Intent::Stop,
+                Wish::Delete => Intent::Delete,
             }),
             Self::Deleting => Some(Intent::Delete),
             _ => None,
@@ -180,6 +200,20 @@ pub struct AttemptRecord {
     /// The newest checkpoint that it committed while it ran.
     #[serde(default)]
     pub committed: Option<u64>,
+    /// How much of its log has been looked through for events.
+    #[serde(default)]
+    pub log_offset: u64,
+    /// The cursor that it was handed.
+    #[serde(default)]
+    pub cursor: Option<u64>,
+}
+
+impl AttemptRecord {
+    /// An attempt that is about to be started.
+    #[must_use]
+    pub fn new(info: AttemptInfo, epoch: u64, cursor: Option<u64>) -> Self {
+        Self { info, epoch, committed: None, log_offset: 0, cursor }
+    }
 }
 
 /// Attempts that failed in a row without committing anything while they ran.
@@ -220,6 +254,7 @@ impl Record {
             unstored: Vec::new(),
             costs: None,
             stuck: None,
+            unsaved: None,
         }
     }
 
@@ -261,25 +296,36 @@ impl Record {
     }
 
     /// Remembers that an attempt was started.
-    pub fn attempt_started(&mut self, attempt: AttemptRecord) {
-        if self.attempts.len() == MAX_ATTEMPTS {
-            self.attempts.remove(0);
-        }
+    ///
+    /// Returns the number of the attempt that is forgotten for it, where there are too many.
+    pub fn attempt_started(&mut self, attempt: AttemptRecord) -> Option<u32> {
+        let full = self.attempts.len() == MAX_ATTEMPTS;
+        let forgotten = full.then(|| self.attempts.remove(0).info.number);
         self.attempts.push(attempt);
-        self.standing = Standing::Running { wish: None };
+        self.standing = Standing::Running { wish: None, told: false };
         self.message = None;
+        forgotten
     }
 
     /// Remembers that the newest attempt ended.
     pub fn attempt_ended(&mut self, end: AttemptEnd, at: Timestamp) {
         let wish = match self.standing {
-            Standing::Running { wish } => wish,
+            Standing::Running { wish, .. } => wish,
             _ => None,
         };
         self.standing = Standing::Ending { wish };
         let Some(attempt) = self.attempts.last_mut() else { return };
         attempt.info.end = Some(end);
         attempt.info.ended = Some(at);
+    }
+
+    /// Whether the newest attempt brought the job further: it committed a checkpoint, at its exit
+    /// at the latest, or it moved the cursor.
+    #[must_use]
+    pub fn progressed(&self, exit: Option<u64>) -> bool {
+        let Some(attempt) = self.attempt() else { return false };
+        let reached = self.progress.map_or(0, |progress| progress.completed);
+        exit.is_some() || attempt.committed.is_some() || reached > attempt.cursor.unwrap_or(0)
     }
 
     /// Decides what comes after the newest attempt, and counts it.
@@ -365,7 +411,7 @@ mod tests {
             restored_from: Some(from),
             restore_reason: None,
         };
-        record.attempt_started(AttemptRecord { info, epoch: 1, committed });
+        record.attempt_started(AttemptRecord { committed, ..AttemptRecord::new(info, 1, None) });
     }
 
     #[test]
@@ -381,6 +427,35 @@ mod tests {
         assert_eq!(record.counters.wall_time, Duration::from_secs(90));
         assert_eq!(record.counters.retries, 1);
         assert_eq!(record.standing, Standing::Ending { wish: None });
+    }
+
+    #[test]
+    fn a_cursor_that_moves_is_progress() {
+        let mut record = record();
+        start(&mut record, 1, 0, None);
+        assert!(!record.progressed(None));
+        record.progress = Some(Progress { completed: 4, total: None });
+        assert!(record.progressed(None));
+        record.attempts[0].cursor = Some(4);
+        assert!(!record.progressed(None), "it was handed that");
+        assert!(record.progressed(Some(1)));
+    }
+
+    #[test]
+    fn what_was_written_before_a_field_existed_is_read() {
+        let old: Standing = serde_json::from_str(r#"{"at":"Running","wish":"Suspend"}"#).unwrap();
+        assert_eq!(old, Standing::Running { wish: Some(Wish::Suspend), told: false });
+    }
+
+    #[test]
+    fn old_attempts_are_forgotten_one_by_one() {
+        let mut record = record();
+        for number in 1..=u32::try_from(MAX_ATTEMPTS).unwrap() {
+            start(&mut record, number, 0, None);
+        }
+        let info = record.attempt().unwrap().info.clone();
+        assert_eq!(record.attempt_started(AttemptRecord::new(info, 1, None)), Some(1));
+        assert_eq!(record.attempts.len(), MAX_ATTEMPTS);
     }
 
     /// C12: two failures in a row from the same checkpoint make it suspect, and so those that

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use nodus_checkpoint::control::Control;
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::Outcome;
@@ -18,10 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempts::Live;
 use super::copying::Copying;
+use super::finding::standing_of;
 use super::lifecycle::Lifecycle;
-use super::place::{Place, copies_files};
-use super::preparing::{NotPrepared, Prepared};
-use super::record::{Record, Standing};
+use super::place::Place;
+use super::preparing::Preparing;
+use super::record::{Left, Record, Standing};
 use super::{Ask, JobHandle, MAX_EVENTS, MAX_QUESTIONS, Published, Reply, timestamp};
 use crate::cadence::Cadence;
 use crate::coordinator::{Coordinator, WaiterId};
@@ -35,31 +38,27 @@ const MAX_NOTES: usize = 64;
 /// Nothing is due: the task looks again all the same.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Whether a job's task ended because the job is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a job's task has ended.
 pub enum Over {
     /// The job is removed.
-    Removed,
+    Removed {
+        /// Who waits for that, to be told once nobody can find the job any more.
+        tell: Vec<Reply<()>>,
+    },
     /// The process ends; the job is as its record says.
     Kept,
-}
-
-impl Over {
-    /// Whether the job is removed.
-    #[must_use]
-    pub fn is_removed(self) -> bool {
-        self == Self::Removed
-    }
 }
 
 /// What work that the task has started reports to it.
 pub(super) enum Note {
     /// The files are as the next attempt needs them.
-    Prepared(Box<Result<Prepared, NotPrepared>>),
+    Prepared(Box<Preparing>),
     /// The program of the attempt runs, or could not be started.
     Started(Box<Result<Live, String>>),
-    /// The program is over.
-    Ended(AttemptEnd),
+    /// The program is over, since then.
+    Ended(AttemptEnd, Timestamp),
+    /// The epoch of an attempt that was found again.
+    Epoch(Box<nodus_checkpoint::Result<Epoch>>),
     /// The copy no longer depends on the program's files.
     Captured {
         /// Of which checkpoint.
@@ -67,8 +66,8 @@ pub(super) enum Note {
     },
     /// A capture or copy is over.
     Copied(Box<super::copying::Copied>),
-    /// The program printed an event.
-    Printed(ProgramMessage),
+    /// The program printed an event, which ends there in its log.
+    Printed(ProgramMessage, u64),
     /// Something that an operator should know.
     Warning(String),
     /// Every trace of the job is removed.
@@ -93,12 +92,17 @@ pub(super) struct Wakes {
     pub(super) checkpoint: Option<Instant>,
     pub(super) retention: Option<Instant>,
     pub(super) progress: Option<Instant>,
+    /// When `maxWallTime` is used up.
+    pub(super) limit: Option<Instant>,
+    /// When removing the traces of the job is tried again.
+    pub(super) removal: Option<Instant>,
 }
 
 impl Wakes {
     fn next(&self, now: Instant) -> Instant {
-        let all = [self.life, self.coordinator, self.checkpoint, self.retention, self.progress];
-        all.into_iter().flatten().min().unwrap_or(now + IDLE)
+        let jobs = [self.life, self.coordinator, self.checkpoint, self.limit];
+        let files = [self.retention, self.progress, self.removal];
+        jobs.into_iter().chain(files).flatten().min().unwrap_or(now + IDLE)
     }
 }
 
@@ -122,6 +126,10 @@ pub struct JobTask {
     pub(super) live: Option<Live>,
     pub(super) epoch: Option<Epoch>,
     pub(super) copying: Option<Copying>,
+    /// What stops the restore that is under way.
+    pub(super) preparing: Option<Control>,
+    /// How often the next attempt could not be prepared.
+    pub(super) tries: u32,
     pub(super) conditions: BTreeMap<&'static str, String>,
     pub(super) post: mpsc::Sender<Note>,
     pub(super) waiters: BTreeMap<WaiterId, Waiter>,
@@ -133,6 +141,10 @@ pub struct JobTask {
     pub(super) last_done: Option<(u64, Outcome)>,
     /// The exit checkpoint that was committed in this ending.
     pub(super) exit_seq: Option<u64>,
+    /// How the exit checkpoint ended.
+    pub(super) exit_outcome: Option<Outcome>,
+    /// What is known of the files that the newest capture was of.
+    pub(super) left: Left,
     /// Whether the exit checkpoint is of files that a power cut may have left half-written.
     pub(super) after_reboot: bool,
     /// Tells who reads the log of the attempt that no more will come.
@@ -140,7 +152,7 @@ pub struct JobTask {
     pub(super) removed: bool,
     questions: mpsc::Receiver<Ask>,
     notes: mpsc::Receiver<Note>,
-    clients: mpsc::Receiver<ClientEvent>,
+    pub(super) clients: mpsc::Receiver<ClientEvent>,
     pub(super) view: watch::Sender<Arc<Published>>,
     events: broadcast::Sender<TimedEvent>,
 }
@@ -160,7 +172,7 @@ impl JobTask {
         }
         let now = Instant::now();
         let policy = &record.spec.recovery;
-        let life = Lifecycle::new(now, copies_files(&record.spec));
+        let life = standing_of(&record, now);
         let coordinator = Coordinator::new(record.next_seq, (&policy.checkpoint).into());
         let interval = policy.checkpoint.interval;
         let cadence = Cadence::new(interval, policy.expected_run_time, record.costs);
@@ -188,6 +200,8 @@ impl JobTask {
             live: None,
             epoch: None,
             copying: None,
+            preparing: None,
+            tries: 0,
             conditions: BTreeMap::new(),
             post,
             waiters: BTreeMap::new(),
@@ -196,6 +210,8 @@ impl JobTask {
             deleting: Vec::new(),
             last_done: None,
             exit_seq: None,
+            exit_outcome: None,
+            left: Left { clean: false, request_open: false },
             after_reboot: false,
             log_ended: CancellationToken::new(),
             removed: false,
@@ -217,7 +233,7 @@ impl JobTask {
             self.publish();
             if self.removed {
                 self.shared.hub.remove_job(&self.name);
-                return Over::Removed;
+                return Over::Removed { tell: std::mem::take(&mut self.deleting) };
             }
             let due = tokio::time::Instant::from_std(self.wakes.next(Instant::now()));
             tokio::select! {
@@ -226,6 +242,9 @@ impl JobTask {
                 Some(event) = self.clients.recv() => self.client(event),
                 () = tokio::time::sleep_until(due) => self.woke(Instant::now()),
                 () = closing.cancelled() => {
+                    // What is not done by now is done by the next process.
+                    self.cancel_copying();
+                    self.cancel_preparing();
                     self.save();
                     return Over::Kept;
                 }
