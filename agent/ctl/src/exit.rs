@@ -64,7 +64,8 @@ Exit status:
   6   `checkpoint now` stored nothing: Empty or Unchanged
 `run` without -d ends with the status of the program (128 and the signal where one ended it), or
   75  suspended or interrupted: run the same command again to go on (with an agent: resume)
-  76  the job ended without its program: NoProgress, Stopped, Fenced or RestoreFailed";
+  76  the job ended without its program: NoProgress, Stopped, Fenced, RestoreFailed
+      or NotSaved";
 
 /// How `run` ends when its job has come to rest.
 ///
