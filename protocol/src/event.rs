@@ -188,11 +188,20 @@ impl Fields<'_> {
     }
 
     fn progress(&self) -> Result<Progress, InvalidMessage> {
-        let completed = self.number("completed")?;
+        let completed = self.amount("completed")?;
         Ok(Progress {
-            completed: completed.ok_or_else(|| self.wrong("completed", "a whole number"))?,
-            total: self.number("total")?,
+            completed: completed.ok_or_else(|| self.wrong("completed", "a number"))?,
+            total: self.amount("total")?,
         })
+    }
+
+    /// How much of something: the published client lets programs report fractions, of which only
+    /// what is whole counts, so that a cursor never goes past what is done.
+    fn amount(&self, field: &'static str) -> Result<Option<u64>, InvalidMessage> {
+        match self.fields.get(field).and_then(Value::as_f64).map(f64::floor).and_then(whole) {
+            Some(below) if self.number(field).is_err() => Ok(Some(below)),
+            _ => self.number(field),
+        }
     }
 
     /// A whole number, written either way (`7`, `7.0`); absent and null are the same.
@@ -346,6 +355,10 @@ mod tests {
         assert_eq!(
             message(r#"{"id":"evt-1-1","type":"progress","completed":3}"#),
             ProgramMessage::Progress(Progress { completed: 3, total: None })
+        );
+        assert_eq!(
+            message(r#"{"id":"evt-1-2","type":"progress","completed":3.9,"total":9.5}"#),
+            ProgramMessage::Progress(Progress { completed: 3, total: Some(9) })
         );
         let printed = b"nodus.event {\"type\":\"progress\",\"completed\":3,\"total\":9}";
         let parsed = FromProgram::parse_log_line(printed).unwrap().unwrap();
