@@ -420,6 +420,8 @@ fn open_for_writing_to(shared: &Shared, record: &Record) -> Result<(JobStore, Wr
         let job = &record.spec.name;
         Error::Refused(format!("another process is writing to the store of job {job}"))
     })?;
+    // A process that was killed in a copy left half of it, and its job may run on for days.
+    store.sweep(&lock)?;
     Ok((store, lock))
 }
 
