@@ -58,6 +58,21 @@ pub fn newest(listing: &[Stored]) -> Option<Choice> {
     Some(Choice { seq, reason, passed_over })
 }
 
+/// Why there is none for the next attempt, where [`newest`] finds none.
+#[must_use]
+pub fn none(job: &str, listing: &[Stored]) -> Error {
+    let damaged = |stored: &Stored| match stored.standing() {
+        Standing::Damaged(why) => Some((stored.seq(), why.to_owned())),
+        _ => None,
+    };
+    match listing.iter().filter_map(damaged).max() {
+        None => Error::NotFound { job: job.to_owned(), seq: None },
+        Some((seq, why)) => {
+            Error::Damaged { seq, what: format!("{why}; no other can be restored either") }
+        }
+    }
+}
+
 /// Why one was chosen, and what was passed over, in one line for people.
 #[must_use]
 pub fn explanation(reason: &str, passed_over: &[PassedOver]) -> String {

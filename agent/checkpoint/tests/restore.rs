@@ -426,6 +426,15 @@ fn a_torn_one_only_where_there_is_no_other() {
     assert_eq!(fs::read(home.state().join("f")).unwrap(), b"torn");
     let nobody = Home::new();
     assert!(matches!(newest(&nobody), Err(Error::NotFound { seq: None, .. })));
+    let all_bad = Home::new();
+    for seq in [1, 2] {
+        Handmade::new(seq).file("f", b"content").commit(&all_bad.store);
+        flip(all_bad.store.archive_path(seq), 15);
+    }
+    match newest(&all_bad) {
+        Err(Error::Damaged { seq: 2, what }) => assert!(what.contains("no other"), "{what}"),
+        other => panic!("it is damaged, and is said to be: {other:?}"),
+    }
 }
 
 #[test]

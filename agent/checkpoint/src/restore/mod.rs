@@ -144,7 +144,8 @@ pub fn restore(
 /// is bad, so that nothing builds on it; without `mark` the store is only read.
 ///
 /// # Errors
-/// [`Error::NotFound`] where none can be restored, or why the chosen one could not be.
+/// [`Error::NotFound`] where there is none, [`Error::Damaged`] where all are, or why the chosen one
+/// could not be restored.
 pub fn restore_newest(
     store: &JobStore,
     mark: Option<&Epoch>,
@@ -155,7 +156,7 @@ pub fn restore_newest(
     let mut listing = store.list()?;
     loop {
         let Some(choice) = choose::newest(&listing) else {
-            return Err(Error::NotFound { job: store.job().to_string(), seq: None });
+            return Err(choose::none(store.job().as_str(), &listing));
         };
         let seq = choice.seq;
         let failed = match restore_chosen(store, &listing, choice, roots, options, control) {

@@ -156,9 +156,7 @@ fn restore_to(
     let name = job.detail().info.name;
     let choice = match wanted.seq {
         Some(seq) => choose::requested(name.as_str(), &listing, seq)?,
-        None => choose::newest(&listing).ok_or_else(|| {
-            Refusal::new(ProblemCode::NotFound, format!("job {name} has no checkpoint to restore"))
-        })?,
+        None => choose::newest(&listing).ok_or_else(|| choose::none(name.as_str(), &listing))?,
     };
     let chosen = listing.iter().find(|stored| stored.seq() == choice.seq);
     let Some(Stored::Good { record, .. }) = chosen else {

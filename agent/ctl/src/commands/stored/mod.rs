@@ -132,9 +132,12 @@ fn open(store: &Path, job: &JobName) -> Result<JobStore> {
 fn seq_or_newest(store: &JobStore, seq: Option<u64>) -> Result<u64> {
     match seq {
         Some(seq) => Ok(seq),
-        None => choose::newest(&store.list()?)
-            .map(|choice| choice.seq)
-            .ok_or_else(|| absent(store, None)),
+        None => {
+            let listing = store.list()?;
+            let choice = choose::newest(&listing);
+            let choice = choice.ok_or_else(|| choose::none(store.job().as_str(), &listing))?;
+            Ok(choice.seq)
+        }
     }
 }
 

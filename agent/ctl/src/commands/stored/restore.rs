@@ -67,7 +67,9 @@ fn roots_of(store: &JobStore, seq: Option<u64>, to: &Path) -> Result<Vec<Root>> 
     let listing = store.list()?;
     let choice = match seq {
         Some(seq) => choose::requested(store.job().as_str(), &listing, seq)?,
-        None => choose::newest(&listing).ok_or_else(|| absent(store, None))?,
+        None => {
+            choose::newest(&listing).ok_or_else(|| choose::none(store.job().as_str(), &listing))?
+        }
     };
     match listing.iter().find(|stored| stored.seq() == choice.seq) {
         Some(Stored::Good { record, .. }) => Ok(restore::roots_under(record, to)?),
