@@ -30,13 +30,13 @@ impl Job {
         let puppets = Puppets::listen(agent.home(), name);
         let job =
             Self { name: name.to_owned(), ctl: agent.ctl(), home: agent.home().into(), puppets };
-        job.submit(recovery);
-        let puppet = job.next_process();
+        let puppet = job.submit(recovery);
         (job, puppet)
     }
 
-    /// Submits it, for a test in which the agent has forgotten it.
-    pub fn submit(&self, recovery: &str) {
+    /// Submits it, also again once its agent has forgotten it, and returns its first process.
+    #[must_use]
+    pub fn submit(&self, recovery: &str) -> Puppet {
         let variable = self.puppets.variable();
         let (key, value) = variable.split_once('=').expect("a variable");
         let description = format!(
@@ -45,6 +45,15 @@ impl Job {
             Puppets::program()
         );
         self.ctl.submit_yaml(&description).ok();
+        self.next_running()
+    }
+
+    /// The next process of the job, once the agent knows that it runs, which the process itself does
+    /// first.
+    fn next_running(&self) -> Puppet {
+        let puppet = self.next_process();
+        self.wait_for_phase("Running");
+        puppet
     }
 
     /// The next process of the job that announces itself: of a later attempt, or a child.
@@ -110,7 +119,7 @@ impl Job {
     #[must_use]
     pub fn resume(&self) -> Puppet {
         self.ctl.run(&["resume", &self.name]).ok();
-        self.next_process()
+        self.next_running()
     }
 
     /// Restores this checkpoint into a new directory.

@@ -107,8 +107,7 @@ fn c13_numbers_go_on_after_the_agent_lost_everything_it_knew() {
     fs::remove_dir_all(agent.state_dir()).expect("it is there");
     agent.start();
 
-    job.submit(RECOVERY);
-    let mut puppet = job.next_process();
+    let mut puppet = job.submit(RECOVERY);
     puppet.save("progress", "four");
     let fourth = job.checkpoint_now();
     assert!(fourth > seqs[2], "{fourth} after {seqs:?}");
