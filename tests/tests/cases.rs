@@ -174,14 +174,15 @@ fn c14_a_store_that_fails_for_a_while_is_seen_and_then_used_again() {
     assert!(job.describe()["conditions"].is_null(), "it is over: {}", job.describe());
 }
 
-/// Runs a puppet in standalone mode with its store below its state, as `place` puts it there.
-fn store_inside(place: impl FnOnce(&Path) -> PathBuf) {
+/// Runs a program in standalone mode with its store below its state, as `place` puts it there; what
+/// else `place` returns is dropped before the directories are.
+fn store_inside<T>(place: impl FnOnce(&Path) -> (PathBuf, T)) {
     let home = tempfile::TempDir::with_prefix("nodus-test-").expect("a temporary directory");
     let state = home.path().join("state");
     fs::create_dir(&state).expect("a new directory");
     let data = noise(MIB);
     fs::write(state.join("data"), &data).expect("a new file");
-    let store = place(&state);
+    let (store, _held) = place(&state);
     let text = |path: &Path| path.to_str().expect("a plain name").to_owned();
     let ctl = nodus_tests::Ctl::standalone(home.path());
     for round in 0..5 {
@@ -217,7 +218,7 @@ fn store_inside(place: impl FnOnce(&Path) -> PathBuf) {
 
 #[test]
 fn c31_a_store_inside_the_state_directory_is_not_stored_in_itself() {
-    store_inside(|state| state.join(".ckpt"));
+    store_inside(|state| (state.join(".ckpt"), ()));
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn c31_not_through_a_link_either() {
         fs::create_dir(&real).expect("a new directory");
         let link = state.parent().expect("it is in a directory").join("link");
         std::os::unix::fs::symlink(&real, &link).expect("a new link");
-        link
+        (link, ())
     });
 }
 
@@ -242,7 +243,6 @@ fn c31_nor_through_a_bind_mount() {
             let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
         }
     }
-    let mut mounted = None;
     store_inside(|state| {
         let real = state.join(".ckpt");
         let elsewhere = state.parent().expect("it is in a directory").join("mounted");
@@ -252,10 +252,8 @@ fn c31_nor_through_a_bind_mount() {
         let mut mount = Command::new("mount");
         mount.arg("--bind").arg(&real).arg(&elsewhere);
         assert!(mount.status().expect("mount is there").success());
-        mounted = Some(Mounted(elsewhere.clone()));
-        elsewhere
+        (elsewhere.clone(), Mounted(elsewhere))
     });
-    drop(mounted);
 }
 
 #[test]
