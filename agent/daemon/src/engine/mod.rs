@@ -5,6 +5,7 @@
 
 mod history;
 mod members;
+mod paths;
 mod refusal;
 mod settings;
 mod stored;
@@ -224,6 +225,7 @@ impl Engine {
         self.has_room(caller)?;
         supported(&submit)?;
         let place = self.shared.settings.layout.place(&name);
+        paths::check(&self.shared.settings, &submit.spec, &place, &caller.owner)?;
         if place.records.join(FILE).exists() {
             let detail = format!(
                 "there are records of a job {name} that cannot be read, see the agent's log; choose another --name"
@@ -278,6 +280,7 @@ impl Engine {
         record.spec = submit.spec;
         record.environment = submit.environment;
         let place = self.shared.settings.layout.place(&record.spec.name);
+        paths::check(&self.shared.settings, &record.spec, &place, &record.owner)?;
         record.save(&place.records)?;
         Ok(self.watch(record))
     }

@@ -48,6 +48,7 @@ impl JobTask {
             Note::Epoch(opened) => self.epoch_found(*opened),
             Note::Captured { seq } => self.coordinate(coordinator::Event::Captured { seq }),
             Note::Copied(copied) => self.copied(*copied),
+            Note::Restoring { seq, bytes } => self.emit(JobEvent::Restoring { seq, bytes }),
             Note::Printed(message, offset) => {
                 if let Some(attempt) = self.record.attempts.last_mut() {
                     attempt.log_offset = offset;

@@ -1,10 +1,10 @@
 //! Starting the attempts of a job.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nodus_checkpoint::process::OpenFiles;
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::control::{AttemptInfo, JobEvent};
 use nodus_protocol::event::FromProgram;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::copying::{FILES_NOT_STORED, FileId};
+use super::copying::FILES_NOT_STORED;
 use super::ending::watch;
 use super::lifecycle;
 use super::place::{Place, Sight, Surroundings, copies_files};
@@ -33,7 +33,7 @@ pub(super) struct Live {
     pub(super) running: Arc<Running>,
     pub(super) since: Instant,
     /// Files under the job's paths that were open for writing when the program was told to end.
-    pub(super) writing_when_told: HashSet<FileId>,
+    pub(super) writing_when_told: OpenFiles,
     /// The notice that ends it, where there is one.
     pub(super) deadline: Option<Instant>,
 }
@@ -246,7 +246,7 @@ async fn start_first(plans: Vec<Plan>) -> Result<Live, String> {
                 return Ok(Live {
                     running: Arc::new(running),
                     since: Instant::now(),
-                    writing_when_told: HashSet::new(),
+                    writing_when_told: OpenFiles::default(),
                     deadline: None,
                 });
             }

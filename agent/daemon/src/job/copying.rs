@@ -1,6 +1,5 @@
 //! Capturing, copying and committing one checkpoint, on a thread of its own.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,11 +7,12 @@ use std::time::Instant;
 use jiff::Timestamp;
 use nodus_checkpoint::control::Control;
 use nodus_checkpoint::identity::Credentials;
+use nodus_checkpoint::process::{self, OpenFiles};
 use nodus_checkpoint::snapshot::{
     self, Asked, CaptureOptions, Captured, CommitInput, Finished, object_of,
 };
 use nodus_checkpoint::store::{Epoch, JobStore, WriterLock};
-use nodus_checkpoint::{Error, Result, Root, process};
+use nodus_checkpoint::{Error, Result, Root};
 use nodus_protocol::JobName;
 use nodus_protocol::checkpoint::{
     Cause, CheckpointInfo, CheckpointState, Committed, Consistency, FailureReason, Outcome,
@@ -68,7 +68,7 @@ pub(super) struct CopyJob {
     /// Directories of the agent that may lie inside the job's paths.
     ours: Vec<PathBuf>,
     /// Files that were open for writing when the program was told to end.
-    writing_when_told: HashSet<FileId>,
+    writing_when_told: OpenFiles,
     control: Control,
     started: Timestamp,
 }
@@ -139,7 +139,7 @@ impl JobTask {
             trust,
             freeze: false,
             ours: own_dirs(&self.shared, &self.place),
-            writing_when_told: HashSet::new(),
+            writing_when_told: OpenFiles::default(),
             control,
             started: timestamp(),
         }
@@ -348,7 +348,7 @@ impl CopyJob {
     }
 
     fn capture(
-        &self,
+        &mut self,
         store: &JobStore,
         epoch: &Epoch,
         post: Option<&tokio::sync::mpsc::Sender<Note>>,
@@ -356,14 +356,20 @@ impl CopyJob {
         let frozen = self.freeze(post);
         let mut open = self.writing_when_told.clone();
         if let Some(running) = &self.running {
-            open.extend(open_for_writing(running));
+            let now = open_for_writing(running);
+            open.writable.extend(now.writable);
+            open.unknown.extend(now.unknown);
+        }
+        if !open.unknown.is_empty() {
+            // Whatever those processes are writing, we would not see it.
+            self.trust = in_doubt(self.trust);
         }
         let options = CaptureOptions {
             roots: self.roots.clone(),
             credentials: credentials(&self.record.owner),
             max_size: self.record.spec.recovery.checkpoint.max_size.0,
             threads: self.shared.settings.threads,
-            open_for_writing: open,
+            open_for_writing: open.writable,
             exclude: self.ours.iter().filter_map(|dir| object_of(dir)).collect(),
         };
         let captured = snapshot::capture(store, epoch, self.seq, &options, &self.control);
@@ -400,17 +406,14 @@ pub(super) fn own_dirs(shared: &Shared, place: &Place) -> Vec<PathBuf> {
     own
 }
 
-/// Device and inode of a file.
-pub(super) type FileId = (u64, u64);
-
 /// Files that processes of the attempt hold open for writing.
-pub(super) fn open_for_writing(running: &Running) -> HashSet<FileId> {
+pub(super) fn open_for_writing(running: &Running) -> OpenFiles {
     let pids: Vec<u32> = running.processes().into_iter().map(i32::unsigned_abs).collect();
-    process::open_for_writing(&pids).writable
+    process::open_for_writing(&pids)
 }
 
 /// The identity under which the job's files are touched; ourselves, where we are not root.
-pub(super) fn credentials(owner: &Owner) -> Option<Credentials> {
+pub(crate) fn credentials(owner: &Owner) -> Option<Credentials> {
     (rustix::process::geteuid().is_root() && owner.uid != 0).then(|| owner.credentials())
 }
 

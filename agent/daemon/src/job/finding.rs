@@ -1,12 +1,12 @@
 //! Taking a job up again where its record says that it is.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
 use nodus_checkpoint::Error;
+use nodus_checkpoint::process::OpenFiles;
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::job::{AttemptEnd, Interruption};
 
@@ -132,7 +132,12 @@ impl JobTask {
         let ran = self.ran(timestamp());
         let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
         let running = Arc::new(running);
-        self.attach(Live { running, since, writing_when_told: HashSet::new(), deadline: None });
+        self.attach(Live {
+            running,
+            since,
+            writing_when_told: OpenFiles::default(),
+            deadline: None,
+        });
         tracing::info!(job = %self.name, attempt = self.record.attempt_number(), "found the running attempt again");
         self.look_for_epoch();
         self.plan_checkpoint();

@@ -34,6 +34,7 @@ use place::Place;
 use record::Owner;
 
 pub use attempts::log_path;
+pub(crate) use copying::credentials;
 pub(crate) use copying::own_store;
 pub use task::{JobTask, Over};
 
@@ -189,7 +190,7 @@ pub fn make_place(place: &Place, owner: &Owner) -> Result<(), Refusal> {
     made(&place.runtime, 0o755, None)?;
     // In a directory of the user's nothing is done as root: any name in there can be a link by the
     // time that it is used.
-    let _as_user = nodus_checkpoint::identity::enter(copying::credentials(owner).as_ref())
+    let _as_user = nodus_checkpoint::identity::enter(credentials(owner).as_ref())
         .map_err(|error| refuse(&place.home, &error.chain()))?;
     for name in ["state", "outputs"] {
         made(&place.home.join(name), 0o700, None)?;

@@ -54,7 +54,12 @@ impl Place {
     /// The paths that a checkpoint of the job holds.
     #[must_use]
     pub fn roots(&self, spec: &JobSpec) -> Vec<Root> {
-        let root = |path: &PathBuf| Root { path: path.clone(), dir: self.physical(path) };
+        let dir = |path: &PathBuf| match path.starts_with(OWN) {
+            true => self.physical(path),
+            // A link that the user has named is a way to the files, and stays one after a restore.
+            false => real(path),
+        };
+        let root = |path: &PathBuf| Root { path: path.clone(), dir: dir(path) };
         spec.recovery.checkpoint.paths.iter().map(root).collect()
     }
 
@@ -77,6 +82,17 @@ impl Place {
         let own = tops.into_iter().map(|target| (self.physical(&target), target));
         own.chain([(self.runtime.clone(), PathBuf::from(RUNTIME))]).collect()
     }
+}
+
+/// The path with its links resolved, as far as it exists.
+#[must_use]
+pub fn real(path: &Path) -> PathBuf {
+    for above in path.ancestors() {
+        if let (Ok(real), Ok(rest)) = (above.canonicalize(), path.strip_prefix(above)) {
+            return if rest == Path::new("") { real } else { real.join(rest) };
+        }
+    }
+    path.to_owned()
 }
 
 /// Whether the attempt sees its own `/nodus` and `/run/nodus`, or the node's directories.
@@ -217,6 +233,19 @@ mod tests {
         assert_eq!(place().physical(Path::new("/nodus")), Path::new("/nodus"));
         let targets: Vec<_> = place().binds(&spec).into_iter().map(|(_, target)| target).collect();
         assert_eq!(targets, ["/nodus/outputs", "/nodus/state", "/run/nodus"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_link_that_was_named_is_a_way_to_the_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link) = (dir.path().join("target"), dir.path().join("link"));
+        std::fs::create_dir(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let target = target.canonicalize().unwrap();
+        assert_eq!(real(&link), target);
+        assert_eq!(real(&link.join("new/er")), target.join("new/er"));
+        let job = spec(&format!("recovery: {{checkpoint: {{paths: [{}]}}}}\n", link.display()));
+        assert_eq!(place().roots(&job)[0], Root { path: link, dir: target });
     }
 
     #[test]

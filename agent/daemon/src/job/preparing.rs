@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodus_checkpoint::Error;
 use nodus_checkpoint::control::Control;
 use nodus_checkpoint::restore::{self, RestoreOptions, RestoreReport};
 use nodus_checkpoint::snapshot::object_of;
 use nodus_checkpoint::store::{Epoch, JobStore};
+use nodus_checkpoint::stored::Stored;
+use nodus_checkpoint::{Error, choose};
 use nodus_protocol::checkpoint::{FailureReason, Outcome};
 use nodus_protocol::job::StopReason;
 use nodus_protocol::spec::Continuity;
+use tokio::sync::mpsc;
 
 use super::attempts::attempt_dir;
 use super::copying::{Copied, CopyJob, credentials, own_dirs, own_store};
@@ -82,6 +84,7 @@ struct Preparation {
     tries: u32,
     /// Where what the attempt before had left is stored first.
     left: Option<CopyJob>,
+    post: mpsc::Sender<Note>,
 }
 
 impl JobTask {
@@ -97,6 +100,7 @@ impl JobTask {
             left: self.record.unsaved.map(|left| self.copy_of_left(left, control.clone())),
             control,
             tries: self.tries,
+            post: self.post.clone(),
         };
         let post = self.post.clone();
         tokio::spawn(async move {
@@ -242,6 +246,17 @@ impl Preparation {
         }
     }
 
+    /// Says what is about to be restored: a large one takes its time.
+    fn announce(&self, listing: &[Stored]) {
+        let chosen = choose::newest(listing)
+            .and_then(|choice| listing.iter().find(|stored| stored.seq() == choice.seq));
+        if let Some(Stored::Good { record, .. }) = chosen {
+            // Where the task is gone, nobody is left to be told.
+            let (seq, bytes) = (record.seq, record.bytes);
+            let _ = self.post.blocking_send(Note::Restoring { seq, bytes });
+        }
+    }
+
     fn restore(&self) -> Result<Prepared, NotPrepared> {
         let spec = &self.record.spec;
         let settings = &self.shared.settings;
@@ -252,7 +267,9 @@ impl Preparation {
         }
         let next_seq = self.record.next_seq.max(store.highest_seq()? + 1);
         let epoch = store.begin_epoch(self.attempt, next_seq, &settings.node, now)?;
-        let report = match store.list()?.is_empty() {
+        let listing = store.list()?;
+        self.announce(&listing);
+        let report = match listing.is_empty() {
             true => None,
             // Where none of those there are can be restored, starting anew would lose them without
             // a word.

@@ -53,6 +53,13 @@ pub enum Over {
 pub(super) enum Note {
     /// The files are as the next attempt needs them.
     Prepared(Box<Preparing>),
+    /// A checkpoint is being restored.
+    Restoring {
+        /// Which.
+        seq: u64,
+        /// Its logical bytes.
+        bytes: u64,
+    },
     /// The program of the attempt runs, or could not be started.
     Started(Box<Result<Live, String>>),
     /// The program is over, since then.

@@ -171,7 +171,10 @@ async fn fulfil(job: JobHandle, wish: Wish) -> Result<Option<CheckpointDone>, Re
 fn end(detail: &JobDetail) -> Exit {
     let exit = exit::of_job(detail);
     if detail.info.phase == Phase::Suspended {
-        note("the same command again goes on from the newest checkpoint");
+        note(match detail.info.latest_checkpoint {
+            Some(_) => "the same command again goes on from the newest checkpoint",
+            None => "nothing is stored yet: the same command again starts from the beginning",
+        });
     }
     exit
 }
