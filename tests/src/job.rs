@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::{Agent, Ctl, Puppet, Puppets, Running, wait};
+use crate::{Agent, Ctl, Events, Puppet, Puppets, Running, wait};
 
 /// A job whose processes are puppets, attempt after attempt.
 #[derive(Debug)]
@@ -89,6 +89,15 @@ impl Job {
     /// Asks for a checkpoint, which must be stored; its number.
     pub fn checkpoint_now(&self) -> u64 {
         self.ctl.checkpoint_now(&self.name)
+    }
+
+    /// Asks for a checkpoint to which this client answers at once, and waits for its end.
+    pub fn ask_and_answer(&self, events: &mut Events) {
+        let asked = self.ask();
+        let seq = events.expect_request();
+        events.ack(seq);
+        events.expect("checkpoint.committed");
+        stored(asked);
     }
 
     /// What `checkpoint list` says of this one.

@@ -84,10 +84,16 @@ impl JobTask {
 /// One line an event: warnings where something was lost, the rest for those who follow.
 pub(super) fn log(job: &JobName, event: &JobEvent) {
     match event {
-        JobEvent::Phase { phase, reason, message } => match phase {
-            Phase::Failed => tracing::warn!(%job, ?reason, message, "the job failed"),
-            _ => tracing::info!(%job, %phase, message, "the job changed its phase"),
-        },
+        JobEvent::Phase { phase: Phase::Failed, reason: Some(StopReason::Stopped), .. } => {
+            tracing::info!(%job, "the job was stopped");
+        }
+        JobEvent::Phase { phase: Phase::Failed, reason, message } => {
+            let reason = reason.map(|reason| reason.to_string());
+            tracing::warn!(%job, reason, message, "the job failed");
+        }
+        JobEvent::Phase { phase, message, .. } => {
+            tracing::info!(%job, %phase, message, "the job changed its phase");
+        }
         JobEvent::Restoring { seq, .. } => tracing::info!(%job, seq, "restoring"),
         JobEvent::AttemptStarted { attempt, restored_from, restore_reason } => {
             tracing::info!(%job, attempt, restored_from, restore_reason, "attempt started");
