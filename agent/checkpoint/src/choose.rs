@@ -58,6 +58,17 @@ pub fn newest(listing: &[Stored]) -> Option<Choice> {
     Some(Choice { seq, reason, passed_over })
 }
 
+/// The checkpoint of this number, or the one that the next attempt starts from.
+///
+/// # Errors
+/// As [`requested`] and [`none`].
+pub fn wanted(job: &str, listing: &[Stored], seq: Option<u64>) -> Result<Choice> {
+    match seq {
+        Some(seq) => requested(job, listing, seq),
+        None => newest(listing).ok_or_else(|| none(job, listing)),
+    }
+}
+
 /// Why there is none for the next attempt, where [`newest`] finds none.
 #[must_use]
 pub fn none(job: &str, listing: &[Stored]) -> Error {

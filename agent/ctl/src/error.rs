@@ -139,13 +139,7 @@ impl Error {
     /// The error, its causes and what to do about it, in one sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
+        let mut text = nodus_checkpoint::error::chain(self);
         if let Some(hint) = self.hint() {
             text.push_str("; ");
             text.push_str(hint);

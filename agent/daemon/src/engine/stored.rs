@@ -154,10 +154,7 @@ fn restore_to(
 ) -> Result<RestoreDone, Refusal> {
     let listing = store.list()?;
     let name = job.detail().info.name;
-    let choice = match wanted.seq {
-        Some(seq) => choose::requested(name.as_str(), &listing, seq)?,
-        None => choose::newest(&listing).ok_or_else(|| choose::none(name.as_str(), &listing))?,
-    };
+    let choice = choose::wanted(name.as_str(), &listing, wanted.seq)?;
     let chosen = listing.iter().find(|stored| stored.seq() == choice.seq);
     let Some(Stored::Good { record, .. }) = chosen else {
         return Err(Refusal::no_checkpoint(&name, choice.seq));

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nodus_checkpoint::error::chain;
 use nodus_checkpoint::process::OpenFiles;
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::control::{AttemptInfo, JobEvent};
@@ -267,14 +268,4 @@ async fn start_first(plans: Vec<Plan>) -> Result<Live, String> {
 fn clear(dir: &Path) {
     // Where it stays, the next start says why.
     let _ = std::fs::remove_dir_all(dir);
-}
-
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use nodus_checkpoint::error::chain;
 use nodus_checkpoint::outcomes;
 use nodus_protocol::checkpoint::Outcome;
 use nodus_protocol::control::JobEvent;
 use nodus_protocol::job::{AttemptEnd, Interruption};
 
-use super::attempts::chain;
 use super::copying::{FILES_NOT_STORED, open_for_writing, open_store};
 use super::lifecycle::{self, Intent, Stage};
 use super::record::Standing;

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use nodus_checkpoint::Error;
+use nodus_checkpoint::error::chain;
 use nodus_checkpoint::process::OpenFiles;
 use nodus_checkpoint::store::Epoch;
 use nodus_protocol::job::{AttemptEnd, Interruption};
 
-use super::attempts::{Live, attempt_dir, chain, log_path};
+use super::attempts::{Live, attempt_dir, log_path};
 use super::copying::open_store;
 use super::ending::{LOST, attempt_end};
 use super::lifecycle::{self, Action, EndingStep, Lifecycle, Parked, Stage};

@@ -29,14 +29,8 @@ pub(super) fn restore(
     let store = open(store, &args.job.0)?;
     let (roots, seq) = (roots_of(&store, args.seq, &to)?, args.seq);
     let report = watched(console, &format!("restoring job/{}", store.job()), move |control| {
-        let options = RestoreOptions {
-            credentials: None,
-            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-            only: None,
-            strict: false,
-            keep_privileges: false,
-            standing: std::collections::HashSet::new(),
-        };
+        let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let options = RestoreOptions::for_job(None, threads);
         Ok(match seq {
             Some(seq) => restore::restore(&store, seq, &roots, &options, control)?,
             None => restore::restore_newest(&store, None, &roots, &options, control)?,
@@ -65,12 +59,7 @@ pub(in crate::commands) fn refuse_occupied(to: &Path) -> Result<()> {
 /// The paths of the chosen checkpoint, and where they go.
 fn roots_of(store: &JobStore, seq: Option<u64>, to: &Path) -> Result<Vec<Root>> {
     let listing = store.list()?;
-    let choice = match seq {
-        Some(seq) => choose::requested(store.job().as_str(), &listing, seq)?,
-        None => {
-            choose::newest(&listing).ok_or_else(|| choose::none(store.job().as_str(), &listing))?
-        }
-    };
+    let choice = choose::wanted(store.job().as_str(), &listing, seq)?;
     match listing.iter().find(|stored| stored.seq() == choice.seq) {
         Some(Stored::Good { record, .. }) => Ok(restore::roots_under(record, to)?),
         _ => Err(absent(store, Some(choice.seq))),
